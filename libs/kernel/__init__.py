@@ -1,0 +1,1 @@
+"""Words that every room shares: ids, epochs, refusals, clocks. Pure; imports nothing of ours."""
