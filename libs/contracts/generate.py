@@ -21,7 +21,7 @@ PACKAGES = ("runway", "buf")
 
 def generate(out: Path) -> None:
     """Writes every stub of `proto/` below `out`, with package markers."""
-    os.environ["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"  # protoc finds the plugins there
+    os.environ["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"
     proto = ROOT / "proto"
     wellknown = Path(protoc.__file__).parent / "_proto"
     files = sorted(str(path.relative_to(proto)) for path in proto.rglob("*.proto"))
