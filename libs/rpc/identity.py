@@ -1,0 +1,126 @@
+"""Authoritative for who is calling: what the interceptors found out about a call before its handler runs.
+
+Can go wrong: taking the tenant from a request. It comes from the key (`current_call().caller`) or from the signed lease
+(`current_call().lease`), never from the message. Outside a call (loops, events) there is no identity: `current_call` says so
+by raising.
+"""
+
+from contextvars import ContextVar
+from dataclasses import dataclass
+from typing import Protocol
+from uuid import UUID
+
+from libs.kernel.refusal import Reason, Refusal
+
+SCOPE_WORKER = "worker"
+SCOPE_OPERATOR = "operator"
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """Whom an API key belongs to. Every key may call; `worker` and `operator` are granted beside that."""
+
+    tenant: str
+    project: str
+    key_id: str
+    scopes: frozenset[str]
+    name: str
+
+
+class VerifiedLease(Protocol):
+    """What a signature-checked lease token says. It tells who asks; the fences in the commit decide."""
+
+    @property
+    def tenant(self) -> str:
+        """Owner of the run."""
+        ...
+
+    @property
+    def project(self) -> str:
+        """Project of the run."""
+        ...
+
+    @property
+    def run_id(self) -> UUID:
+        """The run."""
+        ...
+
+    @property
+    def step_key(self) -> str:
+        """The step."""
+        ...
+
+    @property
+    def authority_epoch(self) -> int:
+        """Epoch of the shard leader that granted it."""
+        ...
+
+    @property
+    def lease_epoch(self) -> int:
+        """Counts the step's grants and ends."""
+        ...
+
+    @property
+    def attempt_id(self) -> UUID:
+        """The attempt."""
+        ...
+
+    @property
+    def epoch(self) -> int:
+        """Epoch of the run's gate that the scheduler knew when it signed."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One call as the interceptors admitted it. `deadline_ms` is wall time; the token is for forwarding inside the process only."""
+
+    caller: Caller | None
+    lease: VerifiedLease | None
+    lease_token: bytes
+    deadline_ms: int | None
+    method: str
+
+    def require_caller(self) -> Caller:
+        """The caller, where the method's policy guarantees one."""
+        if self.caller is None:
+            raise Refusal(Reason.UNAUTHENTICATED, "this call carries no API key", remedy="send `authorization: Bearer rk_…`")
+        return self.caller
+
+    def require_lease(self) -> VerifiedLease:
+        """The lease, where the method's policy guarantees one."""
+        if self.lease is None:
+            raise Refusal(Reason.LEASE_INVALID, "this call carries no lease", remedy="send the token in `runway-lease-bin`")
+        return self.lease
+
+
+class CallerDirectory(Protocol):
+    """Who knows API keys, by the SHA-256 of the key. None: no such key. Refuses UNAVAILABLE when it cannot ask."""
+
+    async def resolve(self, key_digest: bytes) -> Caller | None:
+        """The caller behind a key."""
+        ...
+
+
+class LeaseVerifier(Protocol):
+    """Who checks a lease token's signature, audience and life. Refuses LEASE_INVALID or LEASE_EXPIRED."""
+
+    async def verify(self, token: bytes) -> VerifiedLease:
+        """What the token says, once it is known to be genuine."""
+        ...
+
+
+_CALL: ContextVar[Call | None] = ContextVar("runway_call", default=None)
+
+
+def current_call() -> Call:
+    """The call being handled. Raises LookupError outside of one: a loop or an event has no caller."""
+    call = _CALL.get()
+    if call is None:
+        raise LookupError("no call is being handled here")
+    return call
+
+
+def enter_call(call: Call) -> None:
+    """Makes a call current for the task that handles it. gRPC gives each call its own task, so nothing needs resetting."""
+    _CALL.set(call)
