@@ -370,6 +370,7 @@ class StepReady(google.protobuf.message.Message):
     INPUT_FIELD_NUMBER: builtins.int
     ATTEMPT_NUMBER_FIELD_NUMBER: builtins.int
     EPOCH_FIELD_NUMBER: builtins.int
+    WORKFLOW_DIGEST_FIELD_NUMBER: builtins.int
     run_id: builtins.bytes
     """The run."""
     step_key: builtins.str
@@ -392,6 +393,8 @@ class StepReady(google.protobuf.message.Message):
     """Number of the attempt to come, from 1, for people and for the worker."""
     epoch: builtins.int
     """Epoch of the run's gate that readiness knew."""
+    workflow_digest: builtins.bytes
+    """SHA-256 of the pinned workflow version."""
     @property
     def contract(self) -> Global___StepContract:
         """What attempts may do and need."""
@@ -411,10 +414,11 @@ class StepReady(google.protobuf.message.Message):
         input: builtins.bytes = ...,
         attempt_number: builtins.int = ...,
         epoch: builtins.int = ...,
+        workflow_digest: builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: typing_extensions.TypeAlias = typing.Literal["contract", b"contract"]
     def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
-    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["attempt_number", b"attempt_number", "contract", b"contract", "deadline_ms", b"deadline_ms", "epoch", b"epoch", "input", b"input", "priority", b"priority", "project", b"project", "run_class", b"run_class", "run_id", b"run_id", "step_key", b"step_key", "tenant", b"tenant", "ticket_sequence", b"ticket_sequence"]
+    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["attempt_number", b"attempt_number", "contract", b"contract", "deadline_ms", b"deadline_ms", "epoch", b"epoch", "input", b"input", "priority", b"priority", "project", b"project", "run_class", b"run_class", "run_id", b"run_id", "step_key", b"step_key", "tenant", b"tenant", "ticket_sequence", b"ticket_sequence", "workflow_digest", b"workflow_digest"]
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
 
 Global___StepReady: typing_extensions.TypeAlias = StepReady

@@ -119,3 +119,82 @@ class DeliverResponse(google.protobuf.message.Message):
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
 
 Global___DeliverResponse: typing_extensions.TypeAlias = DeliverResponse
+
+@typing.final
+class ListStuckRequest(google.protobuf.message.Message):
+    """Which."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    SERVICE_FIELD_NUMBER: builtins.int
+    OLDER_THAN_MS_FIELD_NUMBER: builtins.int
+    LIMIT_FIELD_NUMBER: builtins.int
+    service: builtins.str
+    """The service asked."""
+    older_than_ms: builtins.int
+    """Older than this many milliseconds."""
+    limit: builtins.int
+    """At most 1,000; 0: 200."""
+    def __init__(
+        self,
+        *,
+        service: builtins.str = ...,
+        older_than_ms: builtins.int = ...,
+        limit: builtins.int = ...,
+    ) -> None: ...
+    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["limit", b"limit", "older_than_ms", b"older_than_ms", "service", b"service"]
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+
+Global___ListStuckRequest: typing_extensions.TypeAlias = ListStuckRequest
+
+@typing.final
+class StuckItem(google.protobuf.message.Message):
+    """One thing that does not move."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    KIND_FIELD_NUMBER: builtins.int
+    RUN_ID_FIELD_NUMBER: builtins.int
+    SINCE_MS_FIELD_NUMBER: builtins.int
+    DETAIL_FIELD_NUMBER: builtins.int
+    kind: builtins.str
+    """undelivered_event, dead_letter, run_not_taken_up, unknown_effect, …"""
+    run_id: builtins.bytes
+    """The run, 16 bytes; empty where it is of none."""
+    since_ms: builtins.int
+    """Since when, milliseconds since the Unix epoch."""
+    detail: builtins.str
+    """In words."""
+    def __init__(
+        self,
+        *,
+        kind: builtins.str = ...,
+        run_id: builtins.bytes = ...,
+        since_ms: builtins.int = ...,
+        detail: builtins.str = ...,
+    ) -> None: ...
+    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["detail", b"detail", "kind", b"kind", "run_id", b"run_id", "since_ms", b"since_ms"]
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+
+Global___StuckItem: typing_extensions.TypeAlias = StuckItem
+
+@typing.final
+class ListStuckResponse(google.protobuf.message.Message):
+    """What does not move."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    ITEMS_FIELD_NUMBER: builtins.int
+    @property
+    def items(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___StuckItem]:
+        """Oldest first."""
+
+    def __init__(
+        self,
+        *,
+        items: collections.abc.Iterable[Global___StuckItem] | None = ...,
+    ) -> None: ...
+    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["items", b"items"]
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+
+Global___ListStuckResponse: typing_extensions.TypeAlias = ListStuckResponse

@@ -40,6 +40,11 @@ class InboxServiceStub(object):
                 request_serializer=runway_dot_internal_dot_inbox_dot_v1_dot_inbox__pb2.DeliverRequest.SerializeToString,
                 response_deserializer=runway_dot_internal_dot_inbox_dot_v1_dot_inbox__pb2.DeliverResponse.FromString,
                 _registered_method=True)
+        self.ListStuck = channel.unary_unary(
+                '/runway.internal.inbox.v1.InboxService/ListStuck',
+                request_serializer=runway_dot_internal_dot_inbox_dot_v1_dot_inbox__pb2.ListStuckRequest.SerializeToString,
+                response_deserializer=runway_dot_internal_dot_inbox_dot_v1_dot_inbox__pb2.ListStuckResponse.FromString,
+                _registered_method=True)
 
 
 class InboxServiceServicer(object):
@@ -54,6 +59,14 @@ class InboxServiceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ListStuck(self, request, context):
+        """What of this service does not move: undelivered events, dead letters, and what else it owns and waits for.
+        Errors: INVALID_FIELD, UNAVAILABLE (database away).
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_InboxServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -61,6 +74,11 @@ def add_InboxServiceServicer_to_server(servicer, server):
                     servicer.Deliver,
                     request_deserializer=runway_dot_internal_dot_inbox_dot_v1_dot_inbox__pb2.DeliverRequest.FromString,
                     response_serializer=runway_dot_internal_dot_inbox_dot_v1_dot_inbox__pb2.DeliverResponse.SerializeToString,
+            ),
+            'ListStuck': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListStuck,
+                    request_deserializer=runway_dot_internal_dot_inbox_dot_v1_dot_inbox__pb2.ListStuckRequest.FromString,
+                    response_serializer=runway_dot_internal_dot_inbox_dot_v1_dot_inbox__pb2.ListStuckResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -91,6 +109,33 @@ class InboxService(object):
             '/runway.internal.inbox.v1.InboxService/Deliver',
             runway_dot_internal_dot_inbox_dot_v1_dot_inbox__pb2.DeliverRequest.SerializeToString,
             runway_dot_internal_dot_inbox_dot_v1_dot_inbox__pb2.DeliverResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListStuck(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/runway.internal.inbox.v1.InboxService/ListStuck',
+            runway_dot_internal_dot_inbox_dot_v1_dot_inbox__pb2.ListStuckRequest.SerializeToString,
+            runway_dot_internal_dot_inbox_dot_v1_dot_inbox__pb2.ListStuckResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -31,6 +31,10 @@ class InboxServiceStub:
     """Applies events; each is judged by itself, so a bad one never holds back its neighbours.
     Errors: INVALID_FIELD (batch), UNAVAILABLE (database away: nothing was applied, send again).
     """
+    ListStuck: grpc.UnaryUnaryMultiCallable[runway.internal.inbox.v1.inbox_pb2.ListStuckRequest, runway.internal.inbox.v1.inbox_pb2.ListStuckResponse]
+    """What of this service does not move: undelivered events, dead letters, and what else it owns and waits for.
+    Errors: INVALID_FIELD, UNAVAILABLE (database away).
+    """
 
 @typing.type_check_only
 class InboxServiceAsyncStub(InboxServiceStub):
@@ -40,6 +44,10 @@ class InboxServiceAsyncStub(InboxServiceStub):
     Deliver: grpc.aio.UnaryUnaryMultiCallable[runway.internal.inbox.v1.inbox_pb2.DeliverRequest, runway.internal.inbox.v1.inbox_pb2.DeliverResponse]  # type: ignore[assignment]
     """Applies events; each is judged by itself, so a bad one never holds back its neighbours.
     Errors: INVALID_FIELD (batch), UNAVAILABLE (database away: nothing was applied, send again).
+    """
+    ListStuck: grpc.aio.UnaryUnaryMultiCallable[runway.internal.inbox.v1.inbox_pb2.ListStuckRequest, runway.internal.inbox.v1.inbox_pb2.ListStuckResponse]  # type: ignore[assignment]
+    """What of this service does not move: undelivered events, dead letters, and what else it owns and waits for.
+    Errors: INVALID_FIELD, UNAVAILABLE (database away).
     """
 
 class InboxServiceServicer(metaclass=abc.ABCMeta):
@@ -53,6 +61,16 @@ class InboxServiceServicer(metaclass=abc.ABCMeta):
     ) -> typing.Union[runway.internal.inbox.v1.inbox_pb2.DeliverResponse, collections.abc.Awaitable[runway.internal.inbox.v1.inbox_pb2.DeliverResponse]]:
         """Applies events; each is judged by itself, so a bad one never holds back its neighbours.
         Errors: INVALID_FIELD (batch), UNAVAILABLE (database away: nothing was applied, send again).
+        """
+
+    @abc.abstractmethod
+    def ListStuck(
+        self,
+        request: runway.internal.inbox.v1.inbox_pb2.ListStuckRequest,
+        context: _ServicerContext,
+    ) -> typing.Union[runway.internal.inbox.v1.inbox_pb2.ListStuckResponse, collections.abc.Awaitable[runway.internal.inbox.v1.inbox_pb2.ListStuckResponse]]:
+        """What of this service does not move: undelivered events, dead letters, and what else it owns and waits for.
+        Errors: INVALID_FIELD, UNAVAILABLE (database away).
         """
 
 def add_InboxServiceServicer_to_server(servicer: InboxServiceServicer, server: typing.Union[grpc.Server, grpc.aio.Server]) -> None: ...
