@@ -1,0 +1,172 @@
+"""Authoritative for one PostgreSQL server in one folder: made once, kept across runs, ended with its owner.
+
+It listens on loopback and a socket in its folder, asks for a password (scram), and runs with the settings that durability
+needs. Can go wrong: the last owner was killed and its postmaster still shuts down (waited for, then told again), or left a
+`postmaster.pid` whose number another program has by now (removed). Crash recovery is PostgreSQL's own.
+"""
+
+import contextlib
+import os
+import secrets
+import shutil
+import signal
+import subprocess
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from urllib.parse import quote
+
+from libs.embedded.account import Account, choose_account
+from libs.embedded.binaries import postgres_binaries
+from libs.embedded.process import EmbeddedError, wait_for_sync
+from libs.embedded.server import EmbeddedServer
+
+SETTINGS: Mapping[str, str] = {
+    "fsync": "on",
+    "synchronous_commit": "on",
+    "wal_level": "replica",
+    "max_connections": "300",
+    "listen_addresses": "127.0.0.1",
+    "logging_collector": "off",
+    "timezone": "UTC",
+}
+_ENVIRONMENT = {"PATH": "/usr/bin:/bin", "LC_ALL": "C", "TZ": "UTC"}
+_LONGEST_SOCKET_PATH = 100
+
+
+class EmbeddedPostgres(EmbeddedServer):
+    """A PostgreSQL server that belongs to this process. `port=0` takes a free one."""
+
+    def __init__(
+        self, folder: Path, *, port: int = 0, settings: Mapping[str, str] | None = None, timeout_s: float = 60.0
+    ) -> None:
+        super().__init__("PostgreSQL", folder, "postgres.log", signal.SIGINT, port, timeout_s)
+        self._settings = {**SETTINGS, **(settings or {})}
+        self._data = self.folder / "data"
+        self._password_file = self.folder / "superuser.pw"
+        self._bin = Path()
+        self._account = Account(0, 0)
+        self._socket_folder = self.folder / "sock"
+
+    @property
+    def socket_folder(self) -> Path:
+        """Where the Unix socket is."""
+        return self._socket_folder
+
+    def url(self, database: str = "postgres") -> str:
+        """The superuser's address of a database, over loopback."""
+        return f"postgresql://postgres:{self._password()}@127.0.0.1:{self.port}/{quote(database)}"
+
+    def socket_url(self, database: str = "postgres") -> str:
+        """The superuser's address of a database, over the socket."""
+        host = quote(str(self._socket_folder), safe="")
+        return f"postgresql://postgres:{self._password()}@/{quote(database)}?host={host}&port={self.port}"
+
+    def _password(self) -> str:
+        return self._password_file.read_text().strip()
+
+    def _prepare(self) -> None:
+        """Everything before the server: account, cluster, leftovers of the last owner."""
+        if os.geteuid() == 0:
+            self.folder.chmod(0o711)  # the account that we drop to passes through, and sees nothing
+        self._bin = postgres_binaries()
+        self._account = choose_account(self._bin / "postgres", self.folder)
+        self._make_socket_folder()
+        self._make_cluster()
+        self._clear_leftovers()
+
+    def _make_socket_folder(self) -> None:
+        if len(str(self.folder / "sock")) > _LONGEST_SOCKET_PATH and not self._socket_folder.exists():
+            self._socket_folder = Path(tempfile.mkdtemp(prefix="runway-pg-"))
+        self._socket_folder.mkdir(exist_ok=True)
+        self._socket_folder.chmod(0o700)
+        self._account.own(self._socket_folder)
+
+    def _make_cluster(self) -> None:
+        """Runs `initdb` beside its final place, so that one that was interrupted is never taken for a cluster."""
+        if self._data.exists():
+            self._check_major()
+            self._account.own(self._data)
+            return
+        fresh = self.folder / "data.new"
+        shutil.rmtree(fresh, ignore_errors=True)
+        fresh.mkdir(mode=0o700)
+        self._password_file.write_text(secrets.token_urlsafe(24))
+        self._password_file.chmod(0o600)
+        for path in (fresh, self._password_file):
+            self._account.own(path)
+        command = [
+            *self._account.prefix, str(self._bin / "initdb"), "-D", str(fresh), "-U", "postgres", "--auth=scram-sha-256",
+            f"--pwfile={self._password_file}", "-E", "UTF8", "--locale=C", "--locale-provider=builtin",
+            "--builtin-locale=C.UTF-8",
+        ]  # fmt: skip
+        if self._settings["fsync"] == "off":
+            command.append("--no-sync")
+        done = subprocess.run(
+            command, capture_output=True, text=True, cwd="/", env=_ENVIRONMENT, check=False, **self._account.arguments
+        )
+        if done.returncode != 0:
+            raise EmbeddedError(f"initdb failed; it said:\n{done.stdout}{done.stderr}")
+        fresh.rename(self._data)
+
+    def _check_major(self) -> None:
+        ours = subprocess.run([str(self._bin / "postgres"), "--version"], capture_output=True, text=True, check=True).stdout
+        major = ours.split()[-1].split(".")[0]
+        theirs = (self._data / "PG_VERSION").read_text().strip()
+        if major != theirs:
+            raise EmbeddedError(f"{self._data} was made by PostgreSQL {theirs}, the binaries are {major}: dump and load it")
+
+    def _clear_leftovers(self) -> None:
+        """We hold the folder's lock, so whatever still runs in it is an orphan and about to end."""
+        pid = self._recorded_pid()
+        if pid is None:
+            return
+        for number in (None, signal.SIGINT, signal.SIGQUIT):
+            if number is not None and pid in self._processes():
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, number)
+            if wait_for_sync(lambda: not self._processes(), 10):
+                break
+        else:
+            raise EmbeddedError(f"the PostgreSQL of an earlier run ({self._processes()}) does not end: end it by hand")
+        if _alive(pid):  # the number belongs to another program by now, which PostgreSQL would take for a postmaster
+            (self._data / "postmaster.pid").unlink(missing_ok=True)
+
+    def _recorded_pid(self) -> int | None:
+        try:
+            return int((self._data / "postmaster.pid").read_text().splitlines()[0])
+        except (OSError, ValueError, IndexError):
+            return None
+
+    def _processes(self) -> list[int]:
+        """Processes that work in the data folder: a postmaster and its children, which outlive a killed one by a moment."""
+        found = []
+        for entry in Path("/proc").glob("[0-9]*"):
+            with contextlib.suppress(OSError):
+                if (entry / "cwd").readlink() == self._data:
+                    found.append(int(entry.name))
+        return found
+
+    def _spawn(self) -> None:
+        settings = {**self._settings, "port": str(self.port), "unix_socket_directories": str(self._socket_folder)}
+        command = [*self._account.prefix, str(self._bin / "postgres"), "-D", str(self._data)]
+        for name, value in settings.items():
+            command += ["-c", f"{name}={value}"]
+        self._child.spawn(command, _ENVIRONMENT, self._account.arguments)
+
+    def _ready(self) -> bool:
+        try:
+            lines = (self._data / "postmaster.pid").read_text().splitlines()
+        except OSError:
+            return False
+        return len(lines) >= 8 and lines[0] == str(self._child.pid) and lines[7].strip() == "ready"
+
+
+def _alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True
