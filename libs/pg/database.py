@@ -1,0 +1,227 @@
+"""Authoritative for transactions: the only place that begins and commits one.
+
+Can go wrong, and how it is told: no connection in time, or the server away: `AUTHORITY_UNREACHABLE`, nothing was decided. The
+answer of a commit lost, or a commit that came with a warning (a cancelled wait for the standby looks like success): the same
+reason with detail `commit = unknown`. A deadlock is retried once by `run`. An older incarnation that answers after a newer one
+was seen (a former primary) is refused.
+"""
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import Any, TypeVar, cast
+
+import asyncpg
+
+from libs.kernel.refusal import Refusal
+from libs.pg.errors import RETRYABLE, away, translated, unknown
+from libs.pg.queries import Statement
+from libs.pg.session import (
+    Connection,
+    driver_url,
+    keep_nothing,
+    read_incarnation,
+    restore_counter,
+    server_settings,
+    session_queries,
+)
+
+_log = logging.getLogger("runway.pg")
+T = TypeVar("T")
+
+_UNLIMITED = 2**62
+_ANSWER_MARGIN_S = 2.0
+"""How much longer we wait for an answer than the server lets a statement run."""
+
+
+class Tx:
+    """A READ COMMITTED transaction that is open. Short, and no RPC inside."""
+
+    __slots__ = ("_connection", "_name")
+
+    def __init__(self, connection: Connection, name: str) -> None:
+        self._connection = connection
+        self._name = name
+
+    @property
+    def incarnation(self) -> int:
+        """Incarnation of the database that will commit this."""
+        return self._connection.incarnation
+
+    async def fetch(self, statement: Statement, *args: Any) -> list[asyncpg.Record]:
+        """Runs one statement."""
+        with translated(self._name, committing=False):
+            return await self._connection.fetch(statement.sql, *args)
+
+
+class Database:
+    """A pool of connections to one service's database."""
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        name: str,
+        size: int,
+        hot: bool = True,
+        statement_timeout_ms: int = 5_000,
+        idle_in_transaction_ms: int = 1_000,
+        acquire_timeout_ms: int = 5_000,
+        counter: int | None = None,
+    ) -> None:
+        """`hot=False` for cold paths and tools: the planner decides. `counter` defaults to `RUNWAY_RESTORE_COUNTER`."""
+        self.name = name
+        self._url = driver_url(url)
+        self._size = size
+        self._settings = server_settings(
+            name, hot=hot, statement_timeout_ms=statement_timeout_ms, idle_in_transaction_ms=idle_in_transaction_ms
+        )
+        self._answer_timeout_s = statement_timeout_ms / 1000 + _ANSWER_MARGIN_S
+        self._acquire_timeout_s = acquire_timeout_ms / 1000
+        self._counter = restore_counter() if counter is None else counter
+        self._pool: asyncpg.Pool | None = None
+        self._incarnation = 0
+        self._listeners: list[Callable[[int], None]] = []
+        self._expiry: asyncio.Task[None] | None = None
+
+    @property
+    def incarnation(self) -> int:
+        """Newest incarnation seen by a connection; 0 before the first."""
+        return self._incarnation
+
+    def on_incarnation_changed(self, listener: Callable[[int], None]) -> None:
+        """Calls `listener(new)` on the event loop whenever a connection meets a newer incarnation; not for the first."""
+        self._listeners.append(listener)
+
+    async def open(self) -> None:
+        """Opens the pool and its first connection."""
+        if self._pool is not None:
+            return
+        pool = asyncpg.create_pool(
+            self._url,
+            min_size=1,
+            max_size=self._size,
+            timeout=self._acquire_timeout_s,
+            command_timeout=self._answer_timeout_s,
+            max_queries=_UNLIMITED,
+            max_inactive_connection_lifetime=0,
+            max_cached_statement_lifetime=0,
+            statement_cache_size=512,
+            connection_class=Connection,
+            server_settings=self._settings,
+            init=self._welcome,
+            reset=keep_nothing,
+        )
+        with translated(self.name, committing=False):
+            await pool
+        self._pool = pool
+
+    async def close(self) -> None:
+        """Waits for transactions under way, then closes the connections."""
+        pool, self._pool = self._pool, None
+        if self._expiry is not None:
+            await self._expiry
+        if pool is None:
+            return
+        try:
+            await asyncio.wait_for(pool.close(), self._answer_timeout_s)
+        except (TimeoutError, OSError, asyncpg.PostgresError, asyncpg.InterfaceError):
+            pool.terminate()
+
+    @asynccontextmanager
+    async def tx(self) -> AsyncIterator[Tx]:
+        """A READ COMMITTED transaction: committed when the block ends, undone when it raises."""
+        async with self._connection() as connection:
+            transaction = connection.transaction()
+            with translated(self.name, committing=False):
+                await transaction.start()
+            try:
+                yield Tx(connection, self.name)
+            except BaseException:
+                await self._undo(connection, transaction)
+                raise
+            connection.warnings.clear()
+            with translated(self.name, committing=True):
+                await transaction.commit()
+            self._confirm(connection)
+
+    async def fetch(self, statement: Statement, *args: Any) -> list[asyncpg.Record]:
+        """Runs one statement that commits by itself."""
+        async with self._connection() as connection:
+            connection.warnings.clear()
+            with translated(self.name, committing=True):
+                rows = await connection.fetch(statement.sql, *args)
+            self._confirm(connection)
+            return rows
+
+    async def run(self, work: Callable[[Tx], Awaitable[T]]) -> T:
+        """Runs `work` in a transaction; once more when a neighbour's locks made the server undo it."""
+        for last in (False, True):
+            try:
+                async with self.tx() as tx:
+                    return await work(tx)
+            except RETRYABLE as problem:
+                if last:
+                    raise away(self.name) from problem
+                _log.warning("%s: undone by the server (%s), tried again", self.name, type(problem).__name__)
+        raise AssertionError("unreachable")
+
+    async def ping(self) -> bool:
+        """Whether the database answers and is the authority."""
+        try:
+            await self.fetch(session_queries.ping)
+        except Refusal:
+            return False
+        return True
+
+    @asynccontextmanager
+    async def _connection(self) -> AsyncIterator[Connection]:
+        """A connection of the pool that is whole. Its errors are translated by whoever uses it."""
+        pool = self._pool
+        if pool is None:
+            raise away(self.name)
+        with translated(self.name, committing=False):
+            proxy = await pool.acquire(timeout=self._acquire_timeout_s)
+        connection = cast(Connection, proxy)
+        try:
+            yield connection
+        finally:
+            await self._release(pool, proxy)
+
+    async def _release(self, pool: asyncpg.Pool, proxy: Any) -> None:
+        if proxy.is_in_transaction():
+            proxy.terminate()  # an interrupted begin or commit: its state is not ours to guess
+        with contextlib.suppress(OSError, asyncpg.PostgresError, asyncpg.InterfaceError):
+            await pool.release(proxy)
+
+    async def _undo(self, connection: Connection, transaction: Any) -> None:
+        try:
+            await transaction.rollback()
+        except (OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError):
+            connection.terminate()  # the server undoes it when the connection is gone
+
+    def _confirm(self, connection: Connection) -> None:
+        if connection.warnings:
+            _log.error("%s: a commit came with a warning: %s", self.name, "; ".join(connection.warnings))
+            raise unknown(self.name)
+
+    async def _welcome(self, connection: asyncpg.Connection) -> None:
+        """Called by the pool for each new connection: reads its incarnation, refuses a former primary."""
+        ours = cast(Connection, connection)
+        ours.incarnation = await read_incarnation(connection, self._counter)
+        if ours.incarnation < self._incarnation:
+            raise asyncpg.CannotConnectNowError(f"incarnation {ours.incarnation} answers after {self._incarnation} was seen")
+        if ours.incarnation > self._incarnation:
+            first, self._incarnation = self._incarnation == 0, ours.incarnation
+            if not first:
+                _log.warning("%s: the database is in incarnation %d now", self.name, ours.incarnation)
+                self._announce()
+
+    def _announce(self) -> None:
+        """No connection of the older incarnation is used again; whoever keeps what it said is told."""
+        if self._pool is not None:
+            self._expiry = asyncio.ensure_future(self._pool.expire_connections())
+        for listener in self._listeners:
+            listener(self._incarnation)

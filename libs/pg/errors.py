@@ -1,0 +1,84 @@
+"""Authoritative for what a driver error means to a caller: nothing was decided, or nobody knows whether it was.
+
+Can go wrong: calling a write "not done" when only its answer was lost. So a lost connection or a client-side timeout around a
+commit is *unknown*; an error that the server reported means that it rolled back.
+"""
+
+import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import asyncpg
+
+from libs.kernel.refusal import Refusal, unreachable
+
+RETRYABLE = (asyncpg.DeadlockDetectedError, asyncpg.SerializationError)
+"""The server undid the transaction because of its neighbours: the same may succeed at once."""
+
+_AWAY = (
+    asyncpg.CannotConnectNowError,
+    asyncpg.AdminShutdownError,
+    asyncpg.CrashShutdownError,
+    asyncpg.DatabaseDroppedError,
+    asyncpg.InsufficientResourcesError,
+    asyncpg.QueryCanceledError,
+    asyncpg.LockNotAvailableError,
+    asyncpg.IdleInTransactionSessionTimeoutError,
+    asyncpg.ReadOnlySQLTransactionError,
+    asyncpg.ObjectNotInPrerequisiteStateError,
+)
+"""Said by the server, before it committed: shutting down, out of room, out of time, or a standby."""
+
+_LOST = (
+    OSError,
+    TimeoutError,
+    asyncio.TimeoutError,
+    asyncpg.PostgresConnectionError,
+    asyncpg.InterfaceError,
+    asyncpg.InternalClientError,
+)
+"""Noticed by us: the connection broke or stayed silent."""
+
+_CUT = (asyncpg.AdminShutdownError, asyncpg.CrashShutdownError, asyncpg.CannotConnectNowError)
+"""Said by the server while it cuts the session; during a commit that may come after the commit."""
+
+
+def away(name: str) -> Refusal:
+    """The database cannot be reached; nothing was decided."""
+    return unreachable(f"the {name} database")
+
+
+def unknown(name: str) -> Refusal:
+    """A commit was asked for and its answer was lost."""
+    refusal = unreachable(f"the {name} database")
+    return Refusal(
+        refusal.reason,
+        f"the {name} database did not confirm a commit: it may have happened",
+        remedy="repeat the same call: it is idempotent, or the answer says what is stored",
+        retry_after_ms=refusal.retry_after_ms,
+        detail={"commit": "unknown"},
+    )
+
+
+@contextmanager
+def translated(name: str, *, committing: bool) -> Iterator[None]:
+    """Turns errors of the driver into refusals; `committing` when what runs inside may have committed."""
+    try:
+        yield
+    except RETRYABLE:
+        raise
+    except _CUT as problem:
+        raise (unknown(name) if committing else away(name)) from problem
+    except _AWAY as problem:
+        raise away(name) from problem
+    except asyncpg.StatementCompletionUnknownError as problem:
+        raise unknown(name) from problem
+    except _LOST as problem:
+        if isinstance(problem, asyncpg.InterfaceError) and not _broken(problem):
+            raise  # a mistake of ours: wrong arguments, a connection used twice
+        raise (unknown(name) if committing else away(name)) from problem
+
+
+def _broken(problem: asyncpg.InterfaceError) -> bool:
+    said = str(problem)
+    return "closed" in said or "closing" in said or "released" in said or "terminated" in said

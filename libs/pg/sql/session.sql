@@ -1,0 +1,8 @@
+-- name: read_timeline
+-- The timeline that WAL is written on now. The control file lags by minutes after a promotion; this does not. Fails on a
+-- standby, which is right: a standby is no authority.
+SELECT pg_walfile_name(pg_current_wal_insert_lsn()) AS wal_file;
+
+-- name: ping
+-- Whether the database answers.
+SELECT 1 AS answer;
