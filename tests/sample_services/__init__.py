@@ -1,0 +1,1 @@
+"""Services that exist only in tests of the libs beneath services."""
