@@ -4,9 +4,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
-from tempfile import mkdtemp
 
 import asyncpg
 import pytest
@@ -20,11 +18,9 @@ FAST = {"fsync": "off"}
 
 
 @pytest.fixture
-def folder() -> Iterator[Path]:
-    """A short path that ordinary accounts can reach, unlike pytest's own."""
-    path = Path(mkdtemp(prefix="runway-test-"))
-    yield path
-    subprocess.run(["rm", "-rf", str(path)], check=True)
+def folder(short_folder: Path) -> Path:
+    """A short path that ordinary accounts can reach."""
+    return short_folder
 
 
 async def answer(url: str, question: str) -> object:
