@@ -108,6 +108,21 @@ class VerifiedLease:
     expires_at_ms: int
     expired: bool
 
+    @property
+    def authority_epoch(self) -> int:
+        """Epoch of the shard leader that granted it."""
+        return self.fence.authority_epoch
+
+    @property
+    def lease_epoch(self) -> int:
+        """Counts the step's grants and ends."""
+        return self.fence.lease_epoch
+
+    @property
+    def attempt_id(self) -> UUID:
+        """The attempt."""
+        return self.fence.attempt_id
+
     def require_point(self, point: str) -> None:
         """CAPABILITY_DENIED unless the step's contract touches this service."""
         if point not in self.points:
