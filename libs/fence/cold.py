@@ -132,9 +132,9 @@ class ColdReader:
         except Refusal as no:
             found = {run_id: Found(started_in, no) for run_id in batch}
         except Exception as cause:  # whatever went wrong, nothing was decided, and nobody may wait for ever
-            no = unreachable("the authority of the run's fences")
-            no.__cause__ = cause
-            found = {run_id: Found(started_in, no) for run_id in batch}
+            nobody = unreachable("the authority of the run's fences")
+            nobody.__cause__ = cause
+            found = {run_id: Found(started_in, nobody) for run_id in batch}
         for run_id, waiting in batch.items():
             waiting.answer.set_result(found[run_id])
 

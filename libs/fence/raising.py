@@ -10,9 +10,9 @@ its own database); leaving out runs that the point does not know (a zombie's fir
 """
 
 import asyncio
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Protocol, TypeVar
 from uuid import UUID
 
 from runway.internal.fence.v1 import fence_pb2
@@ -74,6 +74,14 @@ class _Done:
     incarnation: int
 
 
+class _Late:
+    """Not committed, as far as we know."""
+
+
+_LATE = _Late()
+T = TypeVar("T")
+
+
 class FencePoint:
     """RaiseFences and GetFences of one point; satisfies `FencesHandler` of the runtime. `db` is the leaf pool alone."""
 
@@ -129,15 +137,11 @@ class FencePoint:
         return list(await asyncio.gather(*[self._raise_scope(scope) for scope in scopes]))
 
     async def _raise_scope(self, scope: ScopeValue) -> bool:
-        async with self._slots:
-            try:
-                async with self._db.tx() as tx:
-                    store = FenceStore(tx)
-                    await store.limit_statements(self._timeout_ms)
-                    await store.raise_scopes([scope])
-            except Refusal as no:
-                return _not_yet(no)
-        return True
+        async def write(tx: Tx) -> None:
+            await FenceStore(tx).limit_statements(self._timeout_ms)
+            await FenceStore(tx).raise_scopes([scope])
+
+        return await self._in_time(write) is not _LATE
 
     async def _raise_runs(self, runs: Mapping[UUID, _Raise]) -> dict[UUID, _Done]:
         done: dict[UUID, _Done] = {}
@@ -150,28 +154,34 @@ class FencePoint:
 
     async def _raise_free(self, runs: Mapping[UUID, _Raise]) -> dict[UUID, _Done]:
         """The runs that nobody holds, together and without waiting."""
-        async with self._slots:
-            try:
-                async with self._db.tx() as tx:
-                    await FenceStore(tx).limit_statements(self._timeout_ms)
-                    free = await FenceStore(tx).lock_free_gates(runs)
-                    done = await self._write(tx, {run_id: runs[run_id] for run_id in free}) if free else {}
-            except Refusal as no:
-                _not_yet(no)
-                return {}
-        return done
+
+        async def write(tx: Tx) -> dict[UUID, _Done]:
+            await FenceStore(tx).limit_statements(self._timeout_ms)
+            free = await FenceStore(tx).lock_free_gates(runs)
+            return await self._write(tx, {run_id: runs[run_id] for run_id in free}) if free else {}
+
+        done = await self._in_time(write)
+        return {} if isinstance(done, _Late) else done
 
     async def _raise_one(self, run_id: UUID, ask: _Raise) -> dict[UUID, _Done]:
         """One run, waiting its turn for at most the timeout."""
+
+        async def write(tx: Tx) -> dict[UUID, _Done]:
+            await FenceStore(tx).limit_statements(self._timeout_ms)
+            return await self._write(tx, {run_id: ask})
+
+        done = await self._in_time(write)
+        return {} if isinstance(done, _Late) else done
+
+    async def _in_time(self, write: Callable[[Tx], Awaitable[T]]) -> "T | _Late":
+        """Out of time or without a database: not committed, as far as we know. Anything else is a fault."""
         async with self._slots:
             try:
-                async with self._db.tx() as tx:
-                    await FenceStore(tx).limit_statements(self._timeout_ms)
-                    done = await self._write(tx, {run_id: ask})
+                return await self._db.run(write)
             except Refusal as no:
-                _not_yet(no)
-                return {}
-        return done
+                if no.reason is not Reason.AUTHORITY_UNREACHABLE:
+                    raise
+                return _LATE
 
     async def _write(self, tx: Tx, runs: Mapping[UUID, _Raise]) -> dict[UUID, _Done]:
         store = FenceStore(tx)
@@ -183,13 +193,6 @@ class FencePoint:
         rows = await store.gates(runs)
         standings = await self._point.standing(tx, [rows[run_id] for run_id in sorted(rows)])
         return {run_id: _Done(row, standings.get(run_id, Standing()), tx.incarnation) for run_id, row in rows.items()}
-
-
-def _not_yet(no: Refusal) -> bool:
-    """A transaction that ran out of time or lost its database is answered as not committed; anything else is a fault."""
-    if no.reason is not Reason.AUTHORITY_UNREACHABLE:
-        raise no
-    return False
 
 
 def _answer(done: _Done | None, step_key: str | None) -> fence_pb2.RaiseAnswer:

@@ -348,7 +348,9 @@ class GetFencesRequest(google.protobuf.message.Message):
     """The authority asked: launch (runs, scopes) or scheduler (steps)."""
     @property
     def run_ids(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.bytes]:
-        """Runs whose gates are wanted, 16 bytes each. For each, its scopes that are not open come too."""
+        """Runs whose gates are wanted, 16 bytes each. For each, its scopes that are not open come too. Asked of the scheduler:
+        runs whose every step fence is wanted but first grants that are live, because a cold read stamps the whole run.
+        """
 
     @property
     def steps(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___StepName]:
@@ -384,7 +386,9 @@ class GetFencesResponse(google.protobuf.message.Message):
 
     @property
     def steps(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___StepFence]:
-        """In the order asked; a step without any grant comes with lease_epoch 0."""
+        """In the order asked; a step without any grant comes with lease_epoch 0. Then, from the scheduler, the other steps of the
+        runs asked, in any order.
+        """
 
     @property
     def scopes(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___ScopeFence]:
