@@ -73,13 +73,15 @@ class VerifiedLease(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One call as the interceptors admitted it. `deadline_ms` is wall time; the token is for forwarding inside the process only."""
+    """One call as it was admitted. `deadline_ms` is wall time; the token never leaves the process but to the shard's leader."""
 
     caller: Caller | None
     lease: VerifiedLease | None
     lease_token: bytes
     deadline_ms: int | None
     method: str
+    ends_at_s: float | None = None
+    """The deadline on the event loop's clock, for what is asked on the way."""
 
     def require_caller(self) -> Caller:
         """The caller, where the method's policy guarantees one."""
@@ -119,6 +121,11 @@ def current_call() -> Call:
     if call is None:
         raise LookupError("no call is being handled here")
     return call
+
+
+def in_call() -> Call | None:
+    """The call being handled, or None outside of one."""
+    return _CALL.get()
 
 
 def enter_call(call: Call) -> None:

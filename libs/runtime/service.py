@@ -10,12 +10,13 @@ Can go wrong: a `start` that waits for another service. That one may be waiting 
 
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol
 
 from runway.internal.fence.v1 import fence_pb2
 from runway.internal.inbox.v1 import inbox_pb2
 
 from libs.rpc.identity import CallerDirectory, LeaseVerifier
+from libs.rpc.server import Mounted as Mounted
 
 SERVICES = ("launch", "readiness", "scheduler", "gateway", "checkpoint", "reconciler")
 """The names a process may host, in the order they are composed and started."""
@@ -29,24 +30,12 @@ class FencesHandler(Protocol):
     """A point's or authority's fences. A leaf: never calls out. Requests are already validated, and are for this service."""
 
     async def raise_fences(self, request: fence_pb2.RaiseFencesRequest) -> fence_pb2.RaiseFencesResponse:
-        """Merges by maximum; one answer per item in order. An authority that issues and never enforces refuses METHOD_DENIED."""
+        """Merges by maximum; one answer per item in order. An authority that enforces nothing refuses METHOD_DENIED."""
         ...
 
     async def get_fences(self, request: fence_pb2.GetFencesRequest) -> fence_pb2.GetFencesResponse:
         """The present fences, for a cold read. A point that is no authority refuses METHOD_DENIED."""
         ...
-
-
-@dataclass(frozen=True, slots=True)
-class Mounted:
-    """A gRPC servicer: `Mounted(add_LaunchServiceServicer_to_server, servicer, "runway.launch.v1.LaunchService")`.
-
-    It is put on each port for which its methods' policies ask.
-    """
-
-    add: Callable[[Any, Any], None]
-    servicer: object
-    full_name: str
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,175 @@
+"""Authoritative for how single calls become batches: what arrives while a batch commits forms the next one.
+
+At most two batches of a verb are in flight. A lonely call goes at once: nothing is in flight and the batch before it did not
+gather. Under load (the batch before gathered) starts are spaced, so that batches grow instead of multiplying.
+
+Can go wrong: a handler that raises takes its batch with it, and only that; a bad item is an outcome (a Refusal in its place).
+A submitter that goes away is not waited for, and never cancels the batch.
+"""
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import Awaitable, Callable, Sequence
+from contextvars import Context
+from typing import Generic, TypeVar
+
+from libs.kernel.refusal import Reason, Refusal
+from libs.telemetry.catalogue import BATCH_ITEMS, BATCH_SECONDS, BATCH_WAITING
+from libs.telemetry.logs import get_logger
+from libs.telemetry.traces import span, trace_id_for_error, traceparent, tracing
+
+T = TypeVar("T")
+R = TypeVar("R")
+log = get_logger(__name__)
+
+
+class Batcher(Generic[T, R]):
+    """Gathers calls of one verb. `handle` gets items in the order they came and answers one outcome for each."""
+
+    def __init__(
+        self,
+        handle: Callable[[list[T]], Awaitable[Sequence[R | Refusal]]],
+        *,
+        name: str,
+        max_batch: int = 500,
+        in_flight: int = 2,
+        spacing_ms: int = 5,
+        max_waiting: int = 20_000,
+    ) -> None:
+        self._handle = handle
+        self._name = name
+        self._max_batch = max_batch
+        self._limit = in_flight
+        self._spacing_s = spacing_ms / 1000
+        self._max_waiting = max_waiting
+        self._waiting: deque[tuple[T, asyncio.Future[R], str]] = deque()
+        self._running: set[asyncio.Task[None]] = set()
+        self._wake: asyncio.Handle | None = None
+        self._started_at = float("-inf")
+        self._gathered = False
+        self._items = BATCH_ITEMS.labels(name)
+        self._seconds = BATCH_SECONDS.labels(name)
+        self._depth = BATCH_WAITING.labels(name)
+
+    async def submit(self, item: T) -> R:
+        """The outcome of this item; raises its Refusal."""
+        if len(self._waiting) >= self._max_waiting:
+            raise Refusal(
+                Reason.QUOTA_EXCEEDED,
+                f"{self._max_waiting} calls already wait for {self._name}",
+                remedy="repeat the same call later; nothing was decided",
+                retry_after_ms=200,
+            )
+        loop = asyncio.get_running_loop()
+        outcome: asyncio.Future[R] = loop.create_future()
+        self._waiting.append((item, outcome, traceparent() if tracing() else ""))
+        if self._wake is None or len(self._waiting) == self._max_batch:
+            self._schedule(loop)
+        return await outcome
+
+    async def close(self) -> None:
+        """Waits until everything submitted has its outcome."""
+        while self._running or self._waiting:
+            if self._running:
+                await asyncio.wait(set(self._running))
+            else:
+                await asyncio.sleep(0)
+
+    def _schedule(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Decides when the next batch starts; a tick later at the soonest, so that calls of one moment share it."""
+        if self._wake is not None:
+            self._wake.cancel()
+            self._wake = None
+        if not self._waiting or len(self._running) >= self._limit:
+            return
+        full = len(self._waiting) >= self._max_batch
+        hurried = full or (not self._running and not self._gathered)
+        start_at = 0.0 if hurried else self._started_at + self._spacing_s
+        if start_at <= loop.time():
+            self._wake = loop.call_soon(self._start, loop, context=Context())
+        else:
+            self._wake = loop.call_at(start_at, self._start, loop, context=Context())
+
+    def _start(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Runs in an empty context: a batch belongs to nobody's call."""
+        self._wake = None
+        batch: list[tuple[T, asyncio.Future[R], str]] = []
+        while self._waiting and len(batch) < self._max_batch:
+            entry = self._waiting.popleft()
+            if not entry[1].cancelled():
+                batch.append(entry)
+        self._depth.set(len(self._waiting))
+        if batch:
+            self._started_at = loop.time()
+            self._gathered = len(batch) > 1
+            task = loop.create_task(self._run(batch))
+            self._running.add(task)
+            task.add_done_callback(self._ended)
+        self._schedule(loop)
+
+    def _ended(self, task: "asyncio.Task[None]") -> None:
+        self._running.discard(task)
+        loop = task.get_loop()
+        if not loop.is_closed():
+            self._schedule(loop)
+
+    async def _run(self, batch: "list[tuple[T, asyncio.Future[R], str]]") -> None:
+        """Handles one batch; whatever happens, each of its items gets an outcome."""
+        started = time.perf_counter()
+        outcomes: Sequence[R | Refusal]
+        try:
+            with span(f"batch {self._name}", links=[parent for _, _, parent in batch if parent], items=len(batch)):
+                outcomes = await self._handle([item for item, _, _ in batch])
+                if len(outcomes) != len(batch):
+                    raise ValueError(f"{self._name} answered {len(outcomes)} outcomes for {len(batch)} items")
+        except Refusal as refusal:
+            outcomes = [_copy(refusal) for _ in batch]
+        except asyncio.CancelledError:
+            outcomes = [_stopped(self._name) for _ in batch]
+        except Exception:
+            trace = trace_id_for_error()
+            log.exception("a batch failed", batcher=self._name, items=len(batch), trace_id=trace)
+            outcomes = [internal(trace) for _ in batch]
+        self._items.observe(len(batch))
+        self._seconds.observe(time.perf_counter() - started)
+        for (_, future, _), outcome in zip(batch, outcomes, strict=True):
+            if future.done():
+                continue
+            if isinstance(outcome, Refusal):
+                future.set_exception(outcome)
+            else:
+                future.set_result(outcome)
+
+
+def _copy(refusal: Refusal) -> Refusal:
+    """Each item raises an exception of its own: a shared one would gather every traceback."""
+    return Refusal(
+        refusal.reason,
+        refusal.message,
+        field=refusal.field,
+        remedy=refusal.remedy,
+        retry_after_ms=refusal.retry_after_ms,
+        detail=refusal.detail,
+        violations=refusal.violations,
+    )
+
+
+def internal(trace_id: str) -> Refusal:
+    """INTERNAL: what is known stays in the log, under this trace id."""
+    return Refusal(
+        Reason.INTERNAL,
+        f"an unexpected fault, trace {trace_id}",
+        remedy="repeat the call with the same ids; give the trace id to whoever operates the installation",
+        detail={"trace_id": trace_id},
+    )
+
+
+def _stopped(name: str) -> Refusal:
+    return Refusal(
+        Reason.AUTHORITY_UNREACHABLE,
+        f"{name} was stopped while it worked",
+        remedy="what became of the call is unknown; repeat it with the same ids",
+        retry_after_ms=500,
+        detail={"commit": "unknown"},
+    )

@@ -1,0 +1,40 @@
+"""Authoritative for which `google.protobuf.Value` the product takes: what JSON can carry to any language and back unchanged.
+
+Can go wrong: a Value holds numbers as doubles, so an integer above 2^53 has already lost its last digits when it arrives;
+it is refused, with text as the remedy. (The wire's own nesting limit of 100 messages, three for each object, is met first by
+deep objects: those come as malformed messages.)
+"""
+
+import math
+
+from google.protobuf import struct_pb2
+
+from libs.kernel.refusal import invalid_field
+
+LARGEST = 2**53
+DEEPEST = 64
+
+
+def check_value(value: struct_pb2.Value, field: str) -> None:
+    """Refuses INVALID_FIELD, naming the place, what JSON could not carry exactly."""
+    pending: list[tuple[struct_pb2.Value, str, int]] = [(value, field, 1)]
+    while pending:
+        current, path, depth = pending.pop()
+        if depth > DEEPEST:
+            raise invalid_field(path, f"is nested deeper than {DEEPEST}", "send less nesting, or text that you parse yourself")
+        kind = current.WhichOneof("kind")
+        if kind == "number_value":
+            _check_number(current.number_value, path)
+        elif kind == "list_value":
+            pending += [(item, f"{path}[{index}]", depth + 1) for index, item in enumerate(current.list_value.values)]
+        elif kind == "struct_value":
+            pending += [(item, f"{path}.{key}", depth + 1) for key, item in current.struct_value.fields.items()]
+        elif kind is None and path != field:
+            raise invalid_field(path, "has no kind", "send null_value for null")
+
+
+def _check_number(number: float, path: str) -> None:
+    if not math.isfinite(number):
+        raise invalid_field(path, "is NaN or infinite", "send null or text")
+    if abs(number) > LARGEST and number.is_integer():
+        raise invalid_field(path, "is an integer above 2^53, which a Value cannot hold exactly", "send it as text")
