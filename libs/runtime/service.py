@@ -26,6 +26,10 @@ InboxHandler = Callable[[list[bytes]], Awaitable[tuple[int, list[inbox_pb2.Event
 Raises a Refusal (AUTHORITY_UNREACHABLE) when nothing was applied."""
 
 
+StuckHandler = Callable[[inbox_pb2.ListStuckRequest], Awaitable[inbox_pb2.ListStuckResponse]]
+"""What of the service does not move (InboxService.ListStuck)."""
+
+
 class FencesHandler(Protocol):
     """A point's or authority's fences. A leaf: never calls out. Requests are already validated, and are for this service."""
 
@@ -77,6 +81,11 @@ class Service(Protocol):
         ...
 
     @property
+    def stuck(self) -> StuckHandler | None:
+        """Answers what does not move; None answers that nothing is stuck."""
+        ...
+
+    @property
     def fences(self) -> FencesHandler | None:
         """Its fences; None where it has none."""
         ...
@@ -88,8 +97,8 @@ class Service(Protocol):
 
     @property
     def callers(self) -> CallerDirectory | None:
-        """How API keys are resolved. The first hosted service (in the order of SERVICES) that has one serves the whole process
-        through a cache: give the raw directory, not a cached one."""
+        """How API keys are resolved: only their authority (launch) has one, and gives the raw directory, not a cached one. It
+        serves the whole process through a cache; a process without it asks launch over the wire by itself."""
         ...
 
     @property
@@ -122,6 +131,7 @@ class Composed:
     healthy: Callable[[], Awaitable[bool]]
     servicers: Sequence[Mounted] = ()
     inbox: InboxHandler | None = None
+    stuck: StuckHandler | None = None
     fences: FencesHandler | None = None
     loops: Sequence[Loop | Every] = ()
     callers: CallerDirectory | None = None

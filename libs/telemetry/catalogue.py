@@ -42,9 +42,7 @@ SERVICE_HEALTHY = _gauge("service_healthy_ratio", "1 while a hosted service can 
 # The database and the outbox
 DB_SECONDS = _histogram("db_statement_seconds", "Time of one statement, by its name.", _FAST, "service", "statement")
 DB_UNREACHABLE = _counter("db_unreachable_total", "Times the database did not answer.", "service")
-OUTBOX_PENDING = _gauge(
-    "outbox_pending_rows", "Rows committed, not acknowledged, as the relay knows.", "service", "receiver"
-)
+OUTBOX_PENDING = _gauge("outbox_pending_rows", "Rows committed, not acknowledged, as the relay knows.", "service", "receiver")
 OUTBOX_SENT = _counter("outbox_sent_total", "Rows sent, by what became of them.", "service", "receiver", "verdict")
 OUTBOX_DEAD = _gauge("outbox_dead_letter_rows", "Refused rows that wait for a person: an alarm.", "service")
 OUTBOX_AGE_SECONDS = _gauge("outbox_oldest_seconds", "Age of the oldest row not acknowledged.", "service")

@@ -1,0 +1,84 @@
+"""Authoritative for how a process is configured: environment variables that begin with `RUNWAY_`, each with its unit in its
+name. Services derive their own class from `RunwaySettings`.
+
+Can go wrong: a secret in a settings dump. Secrets are SecretStr, and are registered with the redaction when a host starts.
+"""
+
+from collections.abc import Mapping
+from urllib.parse import unquote, urlsplit
+
+from pydantic import Field, SecretStr
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+from libs.telemetry.redaction import register_secret
+
+
+class RunwaySettings(BaseSettings):
+    """Base of every settings class: prefix `RUNWAY_`, unknown variables are other people's."""
+
+    model_config = SettingsConfigDict(env_prefix="RUNWAY_", extra="ignore", frozen=True, use_attribute_docstrings=True)
+
+
+class HostSettings(RunwaySettings):
+    """One process, whatever it hosts."""
+
+    public_bind: str = "127.0.0.1:0"
+    """Where callers and workers come in. Loopback unless a mesh or proxy stands before it."""
+    control_bind: str = "127.0.0.1:0"
+    """Heartbeats, cancels, operators and services: answers while bulk work queues."""
+    leaf_bind: str = "127.0.0.1:0"
+    """Raises and reads of fences between services."""
+    service_secret: SecretStr | None = None
+    """Shared by all services of an installation; without one this process can be asked by no other service."""
+    advertise_host: str | None = None
+    """Host name under which other processes reach this one; the bind address unless set."""
+    metrics_port: int | None = Field(default=None, ge=0, le=65535)
+    """Prometheus page on the loopback; 0 takes a free port."""
+    otlp_endpoint: str | None = None
+    """Where traces go (OTLP over gRPC); unset: no spans are made."""
+    trace_sampled_share: float = Field(default=1.0, ge=0, le=1)
+    """Share of new traces that are exported."""
+    log_level: str = "INFO"
+    """Least level logged."""
+    log_form: str = "auto"
+    """json, console, or auto: console on a terminal."""
+    drain_grace_ms: int = Field(default=5_000, ge=0)
+    """How long calls under way may take once the process must end."""
+    drain_notice_ms: int = Field(default=0, ge=0)
+    """How long to say NOT_SERVING before new calls are refused, for balancers that poll health."""
+    health_interval_ms: int = Field(default=1_000, gt=0)
+    """How often each service is asked whether it is healthy."""
+    start_retry_ms: int = Field(default=500, gt=0)
+    """Pause before a service whose database is away is started again."""
+    call_deadline_ms: int = Field(default=30_000, gt=0)
+    """Server's own limit for unary calls whose client set none."""
+    message_limit_bytes: int = Field(default=16 * 1024 * 1024, gt=0)
+    """Largest message taken."""
+
+
+class Surroundings:
+    """What a process reads about services by name: where they are, which database is theirs."""
+
+    def __init__(self, environ: Mapping[str, str]) -> None:
+        self._environ = dict(environ)
+
+    def address(self, service: str, port: str) -> str | None:
+        """RUNWAY_<SERVICE>_ADDRESS, _CONTROL_ADDRESS or _LEAF_ADDRESS: a gRPC target of one or many replicas."""
+        infix = {"public": "", "control": "CONTROL_", "leaf": "LEAF_"}[port]
+        return self._environ.get(f"RUNWAY_{service.upper()}_{infix}ADDRESS") or None
+
+    def database_url(self, service: str) -> str:
+        """RUNWAY_<SERVICE>_DATABASE_URL, else RUNWAY_DATABASE_URL, in which `{service}` stands for the name."""
+        own = self._environ.get(f"RUNWAY_{service.upper()}_DATABASE_URL")
+        url = own or self._environ.get("RUNWAY_DATABASE_URL", "").replace("{service}", service)
+        if not url:
+            raise ValueError(f"set RUNWAY_{service.upper()}_DATABASE_URL or RUNWAY_DATABASE_URL")
+        password = urlsplit(url).password
+        if password:
+            register_secret(unquote(password))
+            register_secret(password)
+        return url
+
+    def get(self, name: str) -> str | None:
+        """Any other variable, by its whole name."""
+        return self._environ.get(name)

@@ -1,0 +1,115 @@
+"""How long a resolved API key is believed."""
+
+import asyncio
+
+import pytest
+
+from libs.kernel.refusal import Reason, Refusal, unreachable
+from libs.rpc.directory import CachedDirectory
+from libs.rpc.identity import Caller
+
+ANNA = Caller("acme", "web", "k1", frozenset({"worker"}), "anna")
+
+
+class Hands:
+    """A clock moved by hand."""
+
+    def __init__(self) -> None:
+        self.ms = 1_000_000
+
+    def now_ms(self) -> int:
+        return self.ms
+
+    def monotonic_ms(self) -> int:
+        return self.ms
+
+
+class Directory:
+    """Knows one key; counts the questions; can be away, or slow."""
+
+    def __init__(self) -> None:
+        self.known = {b"anna": ANNA}
+        self.asked = 0
+        self.away = False
+        self.gate = asyncio.Event()
+        self.gate.set()
+
+    async def resolve(self, key_digest: bytes) -> Caller | None:
+        self.asked += 1
+        await self.gate.wait()
+        if self.away:
+            raise unreachable("launch")
+        return self.known.get(key_digest)
+
+
+async def test_a_known_key_is_believed_for_thirty_seconds() -> None:
+    clock, directory = Hands(), Directory()
+    cache = CachedDirectory(directory, clock)
+    assert await cache.resolve(b"anna") == ANNA
+    clock.ms += 29_999
+    assert await cache.resolve(b"anna") == ANNA
+    assert directory.asked == 1
+    directory.known.clear()
+    clock.ms += 1
+    assert await cache.resolve(b"anna") is None
+
+
+async def test_an_unknown_key_is_believed_for_two_seconds() -> None:
+    clock, directory = Hands(), Directory()
+    cache = CachedDirectory(directory, clock)
+    assert await cache.resolve(b"ben") is None
+    clock.ms += 1_999
+    assert await cache.resolve(b"ben") is None
+    assert directory.asked == 1
+    directory.known[b"ben"] = ANNA
+    clock.ms += 1
+    assert await cache.resolve(b"ben") == ANNA
+
+
+async def test_while_the_authority_is_away_a_known_key_works_for_ten_minutes_and_a_new_one_is_refused() -> None:
+    clock, directory = Hands(), Directory()
+    cache = CachedDirectory(directory, clock)
+    await cache.resolve(b"anna")
+    directory.away = True
+    clock.ms += 599_999
+    assert await cache.resolve(b"anna") == ANNA
+    with pytest.raises(Refusal) as stranger:
+        await cache.resolve(b"ben")
+    assert stranger.value.reason is Reason.AUTHORITY_UNREACHABLE
+    assert stranger.value.retry_after_ms
+    clock.ms += 1
+    with pytest.raises(Refusal):
+        await cache.resolve(b"anna")
+
+
+async def test_an_outage_never_revives_a_key_known_to_be_unknown() -> None:
+    clock, directory = Hands(), Directory()
+    cache = CachedDirectory(directory, clock)
+    assert await cache.resolve(b"ben") is None
+    directory.away = True
+    clock.ms += 2_000
+    with pytest.raises(Refusal):
+        await cache.resolve(b"ben")
+
+
+async def test_many_callers_with_one_key_ask_once_and_one_that_leaves_takes_no_answer_along() -> None:
+    clock, directory = Hands(), Directory()
+    cache = CachedDirectory(directory, clock)
+    directory.gate.clear()
+    waiting = [asyncio.create_task(cache.resolve(b"anna")) for _ in range(10)]
+    await asyncio.sleep(0)
+    waiting[0].cancel()
+    await asyncio.sleep(0)
+    directory.gate.set()
+    answers = await asyncio.gather(*waiting, return_exceptions=True)
+    assert isinstance(answers[0], asyncio.CancelledError)
+    assert answers[1:] == [ANNA] * 9
+    assert directory.asked == 1
+
+
+async def test_the_memory_is_bounded() -> None:
+    clock, directory = Hands(), Directory()
+    cache = CachedDirectory(directory, clock, size=2)
+    for key in (b"a", b"b", b"c", b"a"):
+        await cache.resolve(key)
+    assert directory.asked == 4
