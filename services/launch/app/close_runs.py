@@ -1,0 +1,61 @@
+"""Decide outcomes: of finished graphs, of passed deadlines. The cancel verb decides through the same domain.
+
+Repeated or late asks change nothing: an outcome is decided once.
+"""
+
+import json
+from collections.abc import Sequence
+from uuid import UUID
+
+from services.launch.domain.closing import Closing, Decided, decide_closing
+from services.launch.domain.run import FailureFacts, RunEventFacts
+from services.launch.ports import Ports, Tx
+
+
+async def close_runs(ports: Ports, asks: Sequence[Closing], steps: Sequence[RunEventFacts] = ()) -> list[Decided]:
+    """Closes runs whose outcome is still open; `steps` are log entries that come before, once each. Those that won."""
+    now = ports.clock.now_ms()
+    async with ports.db.tx() as tx:
+        decided = await decide_and_store(ports, tx, asks, now, steps)
+    ports.hub.poke([ask.run_id for ask in asks])
+    return decided
+
+
+async def decide_and_store(
+    ports: Ports, tx: Tx, asks: Sequence[Closing], now: int, steps: Sequence[RunEventFacts] = ()
+) -> list[Decided]:
+    """Inside a transaction: locks, decides each run once, stores state, log and outbox."""
+    first: dict[UUID, Closing] = {}
+    for ask in asks:
+        first.setdefault(ask.run_id, ask)
+    heads = await tx.lock_heads(sorted(first.keys() | {step.run_id for step in steps}))
+    await tx.append_events([step for step in steps if step.run_id in heads], once=True)
+    decided = [
+        won
+        for run_id, ask in first.items()
+        if run_id in heads and (won := decide_closing(heads[run_id], ask, tx.incarnation)) is not None
+    ]
+    await tx.apply_closings(decided, now)
+    await tx.append_events([_entry(item, now) for item in decided])
+    await tx.send([notice for item in decided for notice in ports.notices.closing(item, now)], now)
+    return decided
+
+
+def _entry(item: Decided, now: int) -> RunEventFacts:
+    kind = "run.cancelling" if item.closing.outcome == "cancelled" else "run.closing"
+    detail = {"outcome": item.closing.outcome, "reason": item.closing.reason}
+    return RunEventFacts(item.head.run_id, 0, now, kind, int(item.state), "", item.closing.actor, _json(detail))
+
+
+def _json(detail: dict[str, str]) -> str:
+    return json.dumps({key: value for key, value in detail.items() if value}, ensure_ascii=False)
+
+
+async def expire_runs(ports: Ports, limit: int = 500) -> int:
+    """Closes runs whose deadline has passed; how many."""
+    due = await ports.reads.due_runs(ports.clock.now_ms(), limit)
+    if not due:
+        return 0
+    failure = FailureFacts("deadline", "the run's deadline passed", "DEADLINE_EXCEEDED")
+    asks = [Closing(run_id, "expired", b"", failure, "deadline", "the run's deadline passed") for run_id in due]
+    return len(await close_runs(ports, asks))

@@ -1,0 +1,15 @@
+"""Terminal steps into the run's log, once each; told before or with the end of the graph."""
+
+from collections.abc import Sequence
+
+from services.launch.domain.run import RunEventFacts
+from services.launch.ports import Ports
+
+
+async def log_steps(ports: Ports, steps: Sequence[RunEventFacts]) -> None:
+    """Appends entries of runs that exist; a repeat changes nothing."""
+    run_ids = sorted({step.run_id for step in steps})
+    async with ports.db.tx() as tx:
+        heads = await tx.lock_heads(run_ids)
+        await tx.append_events([step for step in steps if step.run_id in heads], once=True)
+    ports.hub.poke(run_ids)

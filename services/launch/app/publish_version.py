@@ -1,0 +1,25 @@
+"""Publish a workflow version: every violation at once, else one immutable version per content."""
+
+from libs.kernel.refusal import Reason, Refusal
+from services.launch.app.check_schemas import schema_violations
+from services.launch.domain.workflow import WorkflowSpec, violations
+from services.launch.ports import Ports, Version
+
+
+def refuse_invalid(spec: WorkflowSpec) -> None:
+    """WORKFLOW_INVALID listing everything that is wrong."""
+    found = violations(spec) + schema_violations(spec)
+    if found:
+        text = "; ".join(f"{field} {problem}" for field, problem in found[:5])
+        raise Refusal(
+            Reason.WORKFLOW_INVALID,
+            f"{len(found)} violation(s): {text}"[:2000],
+            remedy="correct every violation listed and publish again",
+            violations=tuple(found[:100]),
+        )
+
+
+async def publish_version(ports: Ports, tenant: str, project: str, spec: WorkflowSpec, raw: bytes) -> tuple[Version, bool]:
+    """The version, and whether this call made it. Equal content is the same version."""
+    refuse_invalid(spec)
+    return await ports.catalogue.publish(tenant, project, spec, raw, ports.clock.now_ms())

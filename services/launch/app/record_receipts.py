@@ -1,0 +1,40 @@
+"""Record what points confirm of a closing, and end a run when all of them have.
+
+A compare-and-set on the run row: a receipt of an older epoch counts nothing. Can go wrong: a terminal state before every
+point is quiesced; the decision is `domain.closing.apply_receipts`, and only it writes one.
+"""
+
+from collections.abc import Sequence
+from uuid import UUID
+
+from services.launch.domain.closing import Progress, Receipt, apply_receipts
+from services.launch.domain.run import RunEventFacts, RunState
+from services.launch.ports import Ports
+
+
+async def record_receipts(ports: Ports, receipts: Sequence[Receipt]) -> list[Progress]:
+    """Merges receipts into their runs; what changed."""
+    by_run: dict[UUID, list[Receipt]] = {}
+    for receipt in receipts:
+        by_run.setdefault(receipt.run_id, []).append(receipt)
+    if not by_run:
+        return []
+    now = ports.clock.now_ms()
+    async with ports.db.tx() as tx:
+        heads = await tx.lock_heads(sorted(by_run))
+        progress = [moved for run_id, head in heads.items() if (moved := apply_receipts(head, by_run[run_id])) is not None]
+        await tx.apply_progress(progress, now)
+        await tx.append_events([entry for item in progress for entry in _entries(item, now)])
+    ports.hub.poke([item.head.run_id for item in progress])
+    return progress
+
+
+def _entries(item: Progress, now: int) -> list[RunEventFacts]:
+    entries = []
+    run_id = item.head.run_id
+    if item.head.state == RunState.CANCELLING and item.state != RunState.CANCELLING:
+        entries.append(RunEventFacts(run_id, 0, now, "run.enforced", int(RunState.CLOSING), "", "launch", "{}"))
+    if item.terminal:
+        kind = f"run.{item.state.name.lower()}"
+        entries.append(RunEventFacts(run_id, 0, now, kind, int(item.state), "", "launch", "{}"))
+    return entries

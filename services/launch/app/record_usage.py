@@ -1,0 +1,18 @@
+"""What runs have used, by the gateway's account: replaces what was known; a settled run gets an adjustment."""
+
+from collections.abc import Sequence
+
+from services.launch.ports import Ports, Usage
+
+
+async def record_usage(ports: Ports, usage: Sequence[Usage]) -> None:
+    """Applies the newest report of each run; an older one changes nothing."""
+    newest: dict[object, Usage] = {}
+    for report in usage:
+        known = newest.get(report.run_id)
+        if known is None or known.sequence < report.sequence:
+            newest[report.run_id] = report
+    now = ports.clock.now_ms()
+    async with ports.db.tx() as tx:
+        await tx.lock_heads(sorted(report.run_id for report in newest.values()))
+        await tx.apply_usage(list(newest.values()), now)

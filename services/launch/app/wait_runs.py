@@ -1,0 +1,110 @@
+"""Who waits for changes of runs, and how they learn of them.
+
+A change committed here pokes its waiters at once; what another replica commits is found by one query for all waited runs
+every `poll_ms`. Can go wrong: a poke lost between reading and waiting. A waiter registers before it reads.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Protocol
+from uuid import UUID
+
+from libs.kernel.clock import Clock
+from services.launch.domain.run import DECIDED, TERMINAL, Run, RunEventFacts
+from services.launch.ports import Reads
+
+Seen = tuple[int, int, int]
+
+
+class Versions(Protocol):
+    """Where versions of runs are read."""
+
+    async def versions_of(self, run_ids: Sequence[UUID]) -> dict[UUID, Seen]:
+        """(version, sequence, state) of runs that exist."""
+        ...
+
+
+class WaitHub:
+    """Waiters by run; implements `ports.Hub`."""
+
+    def __init__(self, versions: Versions) -> None:
+        self._versions = versions
+        self._waiters: dict[UUID, set[asyncio.Event]] = {}
+        self._seen: dict[UUID, Seen] = {}
+
+    def poke(self, run_ids: Sequence[UUID]) -> None:
+        """Wakes everybody who waits for these runs."""
+        for run_id in run_ids:
+            for waiter in self._waiters.get(run_id, ()):
+                waiter.set()
+
+    @contextmanager
+    def watching(self, run_id: UUID) -> Iterator[asyncio.Event]:
+        """An event that is set whenever the run changes, while the block lasts."""
+        waiter = asyncio.Event()
+        self._waiters.setdefault(run_id, set()).add(waiter)
+        try:
+            yield waiter
+        finally:
+            waiters = self._waiters[run_id]
+            waiters.discard(waiter)
+            if not waiters:
+                del self._waiters[run_id]
+                self._seen.pop(run_id, None)
+
+    async def poll(self) -> None:
+        """Finds what others changed."""
+        if not self._waiters:
+            return
+        now = await self._versions.versions_of(list(self._waiters))
+        changed = [run_id for run_id, seen in now.items() if self._seen.get(run_id) != seen]
+        self._seen = {run_id: seen for run_id, seen in now.items() if run_id in self._waiters}
+        self.poke(changed)
+
+
+async def wait_run(
+    hub: WaitHub, read: Callable[[], Awaitable[Run]], run_id: UUID, *, settled: bool, timeout_ms: int, clock: Clock
+) -> tuple[Run, bool]:
+    """The run when its outcome is decided (or it is terminal), or when the time has passed; and whether that came."""
+    wanted = TERMINAL if settled else DECIDED
+    end = clock.monotonic_ms() + timeout_ms
+    with hub.watching(run_id) as changed:
+        while True:
+            run = await read()
+            left = end - clock.monotonic_ms()
+            if run.head.state in wanted or left <= 0:
+                return run, run.head.state in wanted
+            try:
+                await asyncio.wait_for(changed.wait(), left / 1000)
+                changed.clear()
+            except TimeoutError:
+                continue
+
+
+async def watch_run(
+    hub: WaitHub, reads: Reads, read: Callable[[], Awaitable[Run]], run_id: UUID, after: int, page: int = 500
+) -> AsyncIterator[RunEventFacts | Run]:
+    """Log entries after a sequence as they come, then the run itself once it is terminal.
+
+    Where the first entries asked for were trimmed, the run as it is comes first, and its newest sequence is the new cursor.
+    """
+    cursor = after
+    with hub.watching(run_id) as changed:
+        while True:
+            run = await read()
+            entries = await reads.events(run_id, cursor, page)
+            if entries and entries[0].sequence != cursor + 1:
+                yield run
+                cursor = run.sequence
+                continue
+            for entry in entries:
+                yield entry
+                cursor = entry.sequence
+            if entries:
+                continue
+            if run.head.state in TERMINAL and cursor >= run.sequence:
+                yield run
+                return
+            await changed.wait()
+            changed.clear()

@@ -1,0 +1,1 @@
+"""Ports of launch that go over the wire."""

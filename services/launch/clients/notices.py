@@ -1,0 +1,83 @@
+"""Builds the events that launch sends; protobuf stays at the edge. Implements `ports.Notices`.
+
+Every event carries the trace of the work that caused it.
+"""
+
+from uuid import UUID
+
+from runway.events.v1 import events_pb2
+from runway.internal.fence.v1 import fence_pb2
+
+from libs.kernel.epochs import Mode
+from libs.kernel.ids import IdSource
+from libs.telemetry import traceparent
+from services.launch.domain.admission import Admitted
+from services.launch.domain.closing import Decided
+from services.launch.domain.workflow import POINT_NAMES
+from services.launch.ports import Notice
+
+RAISE = "raise_fences"
+
+
+def gate_message(decided: Decided) -> fence_pb2.RunGate:
+    """The gate that closes a run."""
+    head = decided.head
+    return fence_pb2.RunGate(
+        run_id=head.run_id.bytes,
+        epoch=decided.epoch,
+        mode=fence_pb2.Mode.ValueType(int(Mode.CLOSED)),
+        outcome=decided.closing.outcome,
+        capabilities=head.capabilities,
+        granted_micros=head.budget_micros,
+        envelope_sequence=1,
+        tenant=head.tenant,
+        project=head.project,
+    )
+
+
+class EventNotices:
+    """Implements `ports.Notices`."""
+
+    def __init__(self, ids: IdSource) -> None:
+        self._ids = ids
+
+    def _event(self, run_id: UUID, kind: str, receiver: str, now_ms: int, **fact: object) -> Notice:
+        event = events_pb2.Event(
+            event_id=self._ids.random128().bytes,
+            at_ms=now_ms,
+            traceparent=traceparent(),
+            **fact,  # type: ignore[arg-type]
+        )
+        return Notice(receiver, kind, run_id, event.SerializeToString())
+
+    def launched(self, admitted: Admitted, epoch: int, now_ms: int) -> Notice:
+        """RunLaunched."""
+        launch = admitted.launch
+        fact = events_pb2.RunLaunched(
+            run_id=launch.run_id.bytes,
+            tenant=launch.tenant,
+            project=launch.project,
+            workflow_digest=launch.digest,
+            build=launch.build,
+            run_class=launch.run_class,
+            priority=launch.priority,
+            deadline_ms=launch.deadline_ms,
+            input=launch.input,
+            epoch=epoch,
+            capabilities=launch.capabilities,
+        )
+        return self._event(launch.run_id, "run_launched", "readiness", now_ms, run_launched=fact)
+
+    def closing(self, decided: Decided, now_ms: int) -> list[Notice]:
+        """One raise per point, and RunClosing where readiness did not report the end itself."""
+        run_id = decided.head.run_id
+        gate = gate_message(decided)
+        notices = [
+            Notice(name, RAISE, run_id, fence_pb2.RaiseFencesRequest(service=name, gates=[gate]).SerializeToString())
+            for bit, name in POINT_NAMES.items()
+            if decided.head.points & bit
+        ]
+        if decided.closing.actor != "readiness":
+            fact = events_pb2.RunClosing(run_id=run_id.bytes, epoch=decided.epoch, outcome=decided.closing.outcome)
+            notices.append(self._event(run_id, "run_closing", "readiness", now_ms, run_closing=fact))
+        return notices

@@ -1,0 +1,90 @@
+"""Events of other services → launch's verbs, in batches. A bad event is refused by itself; its neighbours pass."""
+
+from collections.abc import Sequence
+from uuid import UUID
+
+from google.protobuf.message import DecodeError
+from runway.events.v1 import events_pb2
+from runway.internal.inbox.v1 import inbox_pb2
+
+from libs.kernel.ids import uuid_from_bytes
+from libs.kernel.refusal import Reason, Refusal
+from services.launch import translate
+from services.launch.app.close_runs import close_runs
+from services.launch.app.log_steps import log_steps
+from services.launch.app.record_receipts import record_receipts
+from services.launch.app.record_usage import record_usage
+from services.launch.app.start_runs import start_runs
+from services.launch.domain.closing import Closing, Receipt
+from services.launch.domain.run import RunEventFacts
+from services.launch.domain.workflow import POINT_NAMES
+from services.launch.ports import Ports, Usage
+
+_BITS = {name: bit for bit, name in POINT_NAMES.items()}
+
+
+class Batch:
+    """Facts of one delivery, sorted by what they ask for."""
+
+    def __init__(self) -> None:
+        self.started: list[UUID] = []
+        self.closings: list[Closing] = []
+        self.steps: list[RunEventFacts] = []
+        self.graph_steps: list[RunEventFacts] = []
+        self.receipts: list[Receipt] = []
+        self.usage: list[Usage] = []
+
+    def take(self, raw: bytes) -> None:
+        """Parses one event into its list; refuses what is none of launch's."""
+        try:
+            event = events_pb2.Event.FromString(raw)
+        except DecodeError:
+            raise Refusal(Reason.INVALID_FIELD, "not an event", field="events", remedy="send runway.events.v1.Event") from None
+        kind = event.WhichOneof("fact")
+        match kind:
+            case "first_lease":
+                self.started.append(uuid_from_bytes(event.first_lease.run_id, "first_lease.run_id"))
+            case "graph_finished":
+                fact = event.graph_finished
+                closing = translate.graph_closing(fact)
+                self.closings.append(closing)
+                self.graph_steps.extend(translate.step_entry(step, closing.run_id) for step in fact.steps)
+            case "step_finished":
+                step = event.step_finished
+                self.steps.append(translate.step_entry(step, uuid_from_bytes(step.run_id, "step_finished.run_id")))
+            case "point_quiesced":
+                self.receipts.append(_receipt(event.point_quiesced))
+            case "usage_settled":
+                self.usage.append(translate.usage_of(event.usage_settled))
+            case _:
+                text = f"launch takes no {kind or 'empty'} event"
+                raise Refusal(Reason.INVALID_FIELD, text, field="events", remedy="send it to its receiver")
+
+
+def _receipt(fact: events_pb2.PointQuiesced) -> Receipt:
+    if fact.point not in _BITS:
+        raise Refusal(Reason.INVALID_FIELD, f"no point {fact.point!r}", field="point_quiesced.point", remedy="name a point")
+    return Receipt(uuid_from_bytes(fact.run_id, "point_quiesced.run_id"), _BITS[fact.point], fact.epoch, quiesced=True)
+
+
+async def apply(ports: Ports, raws: Sequence[bytes]) -> tuple[int, list[inbox_pb2.EventVerdict]]:
+    """Applies a delivery; one verdict per event. What launch cannot store now raises, and all of it comes again."""
+    batch = Batch()
+    verdicts = []
+    for raw in raws:
+        try:
+            batch.take(raw)
+            verdicts.append(inbox_pb2.EventVerdict(verdict=inbox_pb2.VERDICT_APPLIED))
+        except Refusal as refusal:
+            verdicts.append(inbox_pb2.EventVerdict(verdict=inbox_pb2.VERDICT_REFUSED, reason=str(refusal)))
+    if batch.started:
+        await start_runs(ports, batch.started)
+    if batch.steps:
+        await log_steps(ports, batch.steps)
+    if batch.closings:
+        await close_runs(ports, batch.closings, batch.graph_steps)
+    if batch.usage:
+        await record_usage(ports, batch.usage)
+    if batch.receipts:
+        await record_receipts(ports, batch.receipts)
+    return ports.reads.incarnation, verdicts

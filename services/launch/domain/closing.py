@@ -1,0 +1,89 @@
+"""Authoritative for how a run ends: who decides the outcome, and when it may become terminal.
+
+Every terminal state is reached through a decision (`closing(outcome)`; a cancel is one that says `cancelling` until it is
+enforced), raised as `(next epoch, closed)` at every point the version touches, and written only when each point has
+enforced it and reports nothing live, unresolved or held. Can go wrong: terminal before quiesced; that would let an effect
+outlive its run's account.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from uuid import UUID
+
+from libs.kernel.epochs import next_epoch
+from services.launch.domain.run import DECIDED, TERMINAL, TERMINAL_OF, FailureFacts, RunHead, RunState
+
+
+@dataclass(frozen=True, slots=True)
+class Closing:
+    """An outcome to decide. `output` on success, `failure` else; `actor` and `reason` for the log."""
+
+    run_id: UUID
+    outcome: str
+    output: bytes
+    failure: FailureFacts | None
+    actor: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Decided:
+    """A closing that won: the run's next state and epoch, conditional on its version."""
+
+    closing: Closing
+    head: RunHead
+    state: RunState
+    epoch: int
+
+
+def decide_closing(head: RunHead, ask: Closing, incarnation: int) -> Decided | None:
+    """The run's closing under its next epoch; None when its outcome was decided before, which stands."""
+    if head.state in DECIDED:
+        return None
+    state = RunState.CANCELLING if ask.outcome == "cancelled" else RunState.CLOSING
+    return Decided(ask, head, state, next_epoch(head.epoch, incarnation))
+
+
+@dataclass(frozen=True, slots=True)
+class Receipt:
+    """What one point confirmed: it committed `epoch` (0: it did not), and whether nothing of the run is left there."""
+
+    run_id: UUID
+    point: int
+    epoch: int
+    quiesced: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """A run's accounting after receipts: bits of points, and the state that follows."""
+
+    head: RunHead
+    enforced: int
+    quiesced: int
+    state: RunState
+
+    @property
+    def terminal(self) -> bool:
+        """Whether the run may now be settled."""
+        return self.state in TERMINAL
+
+
+def apply_receipts(head: RunHead, receipts: Sequence[Receipt]) -> Progress | None:
+    """Merges receipts for the run's present epoch; None when they change nothing. Late ones of older epochs count nothing."""
+    if head.state not in (RunState.CANCELLING, RunState.CLOSING):
+        return None
+    enforced, quiesced = head.enforced, head.quiesced
+    for receipt in receipts:
+        if receipt.epoch == head.epoch:
+            enforced |= receipt.point
+            quiesced |= receipt.point if receipt.quiesced else 0
+    enforced, quiesced = enforced & head.points, quiesced & head.points
+    if (enforced, quiesced) == (head.enforced, head.quiesced):
+        return None
+    state = head.state
+    if enforced == head.points:
+        state = RunState.CLOSING
+        if quiesced == head.points:
+            state = TERMINAL_OF[head.outcome]
+    return Progress(head, enforced, quiesced, state)

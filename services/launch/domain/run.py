@@ -1,0 +1,131 @@
+"""Authoritative for the states of a run and which may follow which. The database's trigger guards the terminal ones too.
+
+Can go wrong: two outcomes for one run. An outcome is decided once, by one compare-and-set on the run row; everything after
+that carries it out.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import IntEnum
+from uuid import UUID
+
+from libs.kernel.epochs import Mode
+
+
+class RunState(IntEnum):
+    """Where a run stands; the numbers are those of the contract and of the rows."""
+
+    ACCEPTED = 1
+    QUEUED = 2
+    RUNNING = 3
+    WAITING = 4
+    PAUSING = 5
+    PAUSED = 6
+    CANCELLING = 7
+    CLOSING = 8
+    SUCCEEDED = 9
+    FAILED = 10
+    CANCELLED = 11
+    EXPIRED = 12
+    DENIED = 13
+
+
+TERMINAL = frozenset({RunState.SUCCEEDED, RunState.FAILED, RunState.CANCELLED, RunState.EXPIRED, RunState.DENIED})
+DECIDED = TERMINAL | {RunState.CANCELLING, RunState.CLOSING}
+"""States in which the outcome is known."""
+OPEN = frozenset(RunState) - DECIDED
+
+FOLLOWS: Mapping[RunState, frozenset[RunState]] = {
+    RunState.ACCEPTED: frozenset({RunState.QUEUED, RunState.RUNNING, RunState.PAUSING, RunState.CANCELLING, RunState.CLOSING}),
+    RunState.QUEUED: frozenset({RunState.ACCEPTED, RunState.RUNNING, RunState.PAUSING, RunState.CANCELLING, RunState.CLOSING}),
+    RunState.RUNNING: frozenset({RunState.WAITING, RunState.PAUSING, RunState.CANCELLING, RunState.CLOSING}),
+    RunState.WAITING: frozenset({RunState.RUNNING, RunState.PAUSING, RunState.CANCELLING, RunState.CLOSING}),
+    RunState.PAUSING: frozenset({RunState.PAUSED, RunState.RUNNING, RunState.CANCELLING, RunState.CLOSING}),
+    RunState.PAUSED: frozenset({RunState.RUNNING, RunState.CANCELLING, RunState.CLOSING}),
+    RunState.CANCELLING: frozenset({RunState.CLOSING, RunState.CANCELLED}),
+    RunState.CLOSING: frozenset({RunState.SUCCEEDED, RunState.FAILED, RunState.CANCELLED, RunState.EXPIRED}),
+    **{state: frozenset() for state in TERMINAL},
+}
+"""Every transition there is."""
+
+TERMINAL_OF: Mapping[str, RunState] = {
+    "succeeded": RunState.SUCCEEDED,
+    "failed": RunState.FAILED,
+    "cancelled": RunState.CANCELLED,
+    "expired": RunState.EXPIRED,
+}
+"""The terminal state that each outcome ends in."""
+
+
+def mode_of(state: RunState) -> Mode:
+    """How far a run in this state is open at its points."""
+    if state in DECIDED:
+        return Mode.CLOSED
+    return Mode.DRAINING if state in (RunState.PAUSING, RunState.PAUSED) else Mode.OPEN
+
+
+@dataclass(frozen=True, slots=True)
+class FailureFacts:
+    """Why something did not succeed."""
+
+    failure_class: str
+    message: str
+    type: str
+
+
+@dataclass(frozen=True, slots=True)
+class RunHead:
+    """What decisions about a run look at."""
+
+    run_id: UUID
+    tenant: str
+    project: str
+    state: RunState
+    outcome: str
+    epoch: int
+    version: int
+    points: int
+    enforced: int
+    quiesced: int
+    capabilities: tuple[str, ...]
+    budget_micros: int
+    used_micros: int
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """A run as its row has it; times in milliseconds since the Unix epoch, money in micros."""
+
+    head: RunHead
+    digest: bytes
+    workflow_name: str
+    workflow_number: int
+    build: str
+    run_class: int
+    priority: int
+    deadline_ms: int
+    created_ms: int
+    finished_ms: int
+    enforced_ms: int
+    budget_tokens: int
+    used_tokens: int
+    input: bytes
+    output: bytes
+    failure: FailureFacts | None
+    labels: Mapping[str, str]
+    cancel_extent: str
+    sequence: int
+
+
+@dataclass(frozen=True, slots=True)
+class RunEventFacts:
+    """One entry of a run's log before or after it has its sequence."""
+
+    run_id: UUID
+    sequence: int
+    at_ms: int
+    kind: str
+    state: int
+    step_key: str
+    actor: str
+    detail: str

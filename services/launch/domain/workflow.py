@@ -1,0 +1,165 @@
+"""Authoritative for what a valid workflow version is. Pure: a spec goes in, every violation comes out at once.
+
+Can go wrong: a graph that can never finish, or a contract nobody can keep. Both are found here, before anything is stored.
+"""
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from graphlib import CycleError, TopologicalSorter
+
+POINT_GATEWAY = 1
+POINT_CHECKPOINT = 2
+POINT_SCHEDULER = 4
+POINT_NAMES: Mapping[int, str] = {POINT_SCHEDULER: "scheduler", POINT_GATEWAY: "gateway", POINT_CHECKPOINT: "checkpoint"}
+
+NAME = re.compile(r"^[a-z0-9]([a-z0-9_-]{0,61}[a-z0-9])?$")
+KEY = re.compile(r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$")
+BUILD = re.compile(r"^[A-Za-z0-9][A-Za-z0-9._+-]{0,62}$")
+LABEL = re.compile(r"^[a-zA-Z0-9][a-zA-Z0-9._:/-]{0,99}$")
+FAILURE_CLASSES = frozenset({"transient", "validation", "budget", "attempt", "infrastructure", "deadline"})
+MAX_STEPS = 1000
+MAX_TIMEOUT_MS = 30 * 24 * 3600 * 1000
+MIN_TTL_MS = 1000
+MAX_TTL_MS = 3600 * 1000
+
+Violation = tuple[str, str]
+"""(field path, what is wrong and what would be right)."""
+
+
+@dataclass(frozen=True, slots=True)
+class NeedSpec:
+    """One edge into a step."""
+
+    step: str
+    when: int
+
+
+@dataclass(frozen=True, slots=True)
+class StepSpec:
+    """One step as its author wrote it; durations in milliseconds, 0 where unset; schemas as JSON text, empty where unset."""
+
+    key: str
+    handler: str
+    needs: tuple[NeedSpec, ...]
+    max_attempts: int
+    initial_backoff_ms: int
+    multiplier: float
+    max_backoff_ms: int
+    retry_on: tuple[str, ...]
+    timeout_ms: int
+    lease_ttl_ms: int
+    tools: tuple[str, ...]
+    models: tuple[str, ...]
+    checkpoints: bool
+    requires: tuple[str, ...]
+    input_schema: str = ""
+    output_schema: str = ""
+
+    @property
+    def points(self) -> int:
+        """Points that attempts of the step may touch, besides the scheduler."""
+        gateway = POINT_GATEWAY if self.tools or self.models else 0
+        return gateway | (POINT_CHECKPOINT if self.checkpoints else 0)
+
+
+@dataclass(frozen=True, slots=True)
+class WorkflowSpec:
+    """A workflow as its author wrote it."""
+
+    name: str
+    build: str
+    steps: tuple[StepSpec, ...]
+    output_step: str
+    default_deadline_ms: int
+    input_schema: str = ""
+
+    @property
+    def points(self) -> int:
+        """Every point that some step may touch; the scheduler always."""
+        found = POINT_SCHEDULER
+        for step in self.steps:
+            found |= step.points
+        return found
+
+    @property
+    def capabilities(self) -> tuple[str, ...]:
+        """What runs of it are granted: exactly what its steps declare."""
+        tools = {f"tool:{tool}" for step in self.steps for tool in step.tools}
+        models = {f"model:{model}" for step in self.steps for model in step.models}
+        return tuple(sorted(tools | models))
+
+
+def violations(spec: WorkflowSpec) -> list[Violation]:
+    """Everything that is wrong with a spec, in the order of its fields; empty when it may be published."""
+    found = list(_names(spec))
+    keys = [step.key for step in spec.steps]
+    for number, step in enumerate(spec.steps):
+        found.extend(_step(f"spec.steps[{number}]", step, keys))
+    if spec.output_step and spec.output_step not in keys:
+        found.append(("spec.output_step", f"names no step: {spec.output_step!r}; use one of the steps' keys or leave it empty"))
+    if not any("duplicate" in text or "names no step" in text for _, text in found):
+        found.extend(_cycle(spec))
+    return found
+
+
+def _names(spec: WorkflowSpec) -> Iterator[Violation]:
+    if not NAME.match(spec.name):
+        yield "spec.name", "must be 1 to 63 of a-z, 0-9, '-', '_', beginning and ending with a letter or digit"
+    if not BUILD.match(spec.build):
+        yield "spec.build", "must be 1 to 63 of letters, digits, '.', '_', '+', '-'"
+    if not spec.steps:
+        yield "spec.steps", "is empty; a workflow has at least one step"
+    if len(spec.steps) > MAX_STEPS:
+        yield "spec.steps", f"has {len(spec.steps)} steps; at most {MAX_STEPS}"
+    if not 0 <= spec.default_deadline_ms <= MAX_TIMEOUT_MS:
+        yield "spec.default_deadline", "must be between 0 and 30 days"
+    seen: set[str] = set()
+    for number, step in enumerate(spec.steps):
+        if step.key in seen:
+            yield f"spec.steps[{number}].key", f"is a duplicate of another step: {step.key!r}; keys are unique"
+        seen.add(step.key)
+
+
+def _step(at: str, step: StepSpec, keys: list[str]) -> Iterator[Violation]:
+    if not KEY.match(step.key):
+        yield f"{at}.key", "must be 1 to 100 of letters, digits, '.', '_', '-', beginning with a letter or digit"
+    if step.handler and not KEY.match(step.handler):
+        yield f"{at}.handler", "must be 1 to 100 of letters, digits, '.', '_', '-'"
+    named: set[str] = set()
+    for number, need in enumerate(step.needs):
+        if need.step not in keys:
+            yield f"{at}.needs[{number}].step", f"names no step: {need.step!r}; use the key of a step of this workflow"
+        if need.step in named:
+            yield f"{at}.needs[{number}].step", f"needs {need.step!r} twice; one edge from each predecessor"
+        named.add(need.step)
+    yield from _retry(at, step)
+    if not 0 <= step.timeout_ms <= MAX_TIMEOUT_MS:
+        yield f"{at}.timeout", "must be between 0 and 30 days"
+    if step.lease_ttl_ms and not MIN_TTL_MS <= step.lease_ttl_ms <= MAX_TTL_MS:
+        yield f"{at}.lease_ttl", "must be between 1 s and 1 h"
+    for field, labels in (("tools", step.tools), ("models", step.models), ("requires", step.requires)):
+        for number, label in enumerate(labels):
+            if not LABEL.match(label):
+                yield f"{at}.{field}[{number}]", "must be 1 to 100 of letters, digits, '.', '_', ':', '/', '-'"
+
+
+def _retry(at: str, step: StepSpec) -> Iterator[Violation]:
+    if step.initial_backoff_ms < 0 or step.max_backoff_ms < 0:
+        yield f"{at}.retry", "has a negative backoff"
+    if step.max_backoff_ms and step.initial_backoff_ms > step.max_backoff_ms:
+        yield f"{at}.retry.initial_backoff", "is longer than max_backoff"
+    if step.multiplier and not 1 <= step.multiplier <= 100:
+        yield f"{at}.retry.multiplier", "must be between 1 and 100"
+    for number, name in enumerate(step.retry_on):
+        if name not in FAILURE_CLASSES:
+            known = ", ".join(sorted(FAILURE_CLASSES))
+            yield f"{at}.retry.retry_on[{number}]", f"{name!r} cannot be retried; known classes: {known} (policy never is)"
+
+
+def _cycle(spec: WorkflowSpec) -> Iterator[Violation]:
+    graph = {step.key: [need.step for need in step.needs] for step in spec.steps}
+    try:
+        TopologicalSorter(graph).prepare()
+    except CycleError as error:
+        yield "spec.steps", "form a cycle: " + " → ".join(error.args[1]) + "; remove one of these needs"

@@ -1,0 +1,46 @@
+"""Launch's timers: deadlines, waiters of other replicas, and what does not move. Each calls one verb."""
+
+from runway.internal.inbox.v1 import inbox_pb2
+
+from libs.outbox import stuck_outbox
+from libs.pg import Database
+from libs.runtime import Every
+from services.launch.app.close_runs import expire_runs
+from services.launch.app.wait_runs import WaitHub
+from services.launch.ports import Ports
+from services.launch.settings import LaunchSettings
+
+
+def loops(ports: Ports, hub: WaitHub, settings: LaunchSettings) -> list[Every]:
+    """What runs while launch serves."""
+
+    async def expire() -> None:
+        while await expire_runs(ports):
+            continue
+
+    return [
+        Every(settings.expire_interval_ms, expire, "expire_runs"),
+        Every(settings.watch_poll_ms, hub.poll, "poll_waiters"),
+    ]
+
+
+class LaunchStuck:
+    """What of launch does not move; answers `ListStuck`."""
+
+    def __init__(self, ports: Ports, db: Database) -> None:
+        self._ports = ports
+        self._db = db
+
+    async def list_stuck(self, request: inbox_pb2.ListStuckRequest) -> inbox_pb2.ListStuckResponse:
+        """Undelivered events, dead letters, accepted runs nobody began, decided runs that do not settle."""
+        before = self._ports.clock.now_ms() - request.older_than_ms
+        limit = request.limit or 200
+        items = list(await stuck_outbox(self._db, before, limit))
+        for kind, rows, text in (
+            ("run_not_taken_up", await self._ports.reads.idle_runs(before, limit), "accepted, and no attempt has begun"),
+            ("run_not_settled", await self._ports.reads.unsettled_runs(before, limit), "decided, and not terminal"),
+        ):
+            items += [
+                inbox_pb2.StuckItem(kind=kind, run_id=run_id.bytes, since_ms=since, detail=text) for run_id, since in rows
+            ]
+        return inbox_pb2.ListStuckResponse(items=sorted(items, key=lambda item: item.since_ms)[:limit])

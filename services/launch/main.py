@@ -1,0 +1,106 @@
+"""Composition root of launch: the only file that constructs things."""
+
+from dataclasses import replace
+
+from runway.internal.fence.v1 import fence_pb2
+from runway.internal.launch.v1.launch_internal_pb2_grpc import add_LaunchInternalServiceServicer_to_server
+from runway.launch.v1.admin_service_pb2_grpc import add_AdminServiceServicer_to_server
+from runway.launch.v1.launch_service_pb2_grpc import add_LaunchServiceServicer_to_server
+
+from libs.outbox import Outgoing, Relay
+from libs.pg import Database
+from libs.runtime import Composed, Host, Loop, Mounted, PeerSender, Service, run_service
+from services.launch import consumers
+from services.launch.app.limit_rate import LaunchRate
+from services.launch.app.record_receipts import record_receipts
+from services.launch.app.wait_runs import WaitHub
+from services.launch.clients.notices import EventNotices
+from services.launch.clients.points import PointClients, receipt_of
+from services.launch.domain.workflow import POINT_NAMES
+from services.launch.loops import LaunchStuck, loops
+from services.launch.ports import Limits, Ports
+from services.launch.servicer import LaunchServicer
+from services.launch.servicer_control import AdminServicer, InternalServicer, LaunchCallers, LaunchFences
+from services.launch.settings import LaunchSettings
+from services.launch.store.catalogue import CatalogueStore
+from services.launch.store.reads import LaunchReads
+from services.launch.store.tenancy import TenancyStore
+from services.launch.store.transaction import LaunchDatabase
+from services.launch.translate import parse_spec
+
+_BITS = {name: bit for bit, name in POINT_NAMES.items()}
+
+
+async def compose(host: Host) -> Service:
+    """Builds launch for this process; opens nothing."""
+    settings = LaunchSettings()
+    url = host.database_url("launch")
+    db = Database(url, name="launch", size=settings.pool_size)
+    control_db = Database(url, name="launch-control", size=settings.control_pool_size)
+    leaf_db = Database(url, name="launch-leaf", size=settings.leaf_pool_size)
+
+    async def on_answers(answers: list[tuple[Outgoing, bytes]]) -> None:
+        receipts = [
+            receipt_of(raise_.key, _BITS[raise_.receiver], fence_pb2.RaiseAnswer.FromString(answer)) for raise_, answer in answers
+        ]
+        await record_receipts(ports, [receipt for receipt in receipts if receipt.epoch])
+
+    relay = Relay(db, PeerSender(host.peers), host.clock, on_answers=on_answers, name="launch")
+    reads = LaunchReads(db)
+    hub = WaitHub(reads)
+    ports = Ports(
+        db=LaunchDatabase(db, relay, host.ids),
+        reads=reads,
+        catalogue=CatalogueStore(db, parse_spec, host.clock, settings.newest_ttl_ms),
+        tenancy=TenancyStore(control_db),
+        points=PointClients(host.peers),
+        notices=EventNotices(host.ids),
+        hub=hub,
+        clock=host.clock,
+        ids=host.ids,
+        limits=Limits(
+            default_deadline_ms=settings.default_deadline_ms,
+            max_deadline_ms=settings.max_deadline_ms,
+            default_budget_micros=settings.default_budget_micros,
+            default_budget_tokens=settings.default_budget_tokens,
+            enforce_deadline_ms=settings.enforce_deadline_ms,
+        ),
+    )
+    control = replace(ports, db=LaunchDatabase(control_db, relay, host.ids), reads=LaunchReads(control_db))
+    leaf = LaunchReads(leaf_db)
+    servicer = LaunchServicer(ports, control, hub, LaunchRate(host.clock, settings.launches_per_s, settings.launch_burst))
+
+    async def start() -> None:
+        for database in (db, control_db, leaf_db):
+            await database.open()
+
+    async def stop() -> None:
+        await servicer.close()
+        for database in (db, control_db, leaf_db):
+            await database.close()
+
+    return Composed(
+        name="launch",
+        healthy=db.ping,
+        servicers=[
+            Mounted(add_LaunchServiceServicer_to_server, servicer, "runway.launch.v1.LaunchService"),
+            Mounted(add_AdminServiceServicer_to_server, AdminServicer(ports), "runway.launch.v1.AdminService"),
+            Mounted(
+                add_LaunchInternalServiceServicer_to_server,
+                InternalServicer(ports, leaf),
+                "runway.internal.launch.v1.LaunchInternalService",
+            ),
+        ],
+        inbox=lambda raws: consumers.apply(ports, raws),
+        stuck=LaunchStuck(ports, db).list_stuck,
+        fences=LaunchFences(leaf),
+        loops=[Loop("relay", relay.run), *loops(ports, hub, settings)],
+        callers=LaunchCallers(ports),
+        start=start,
+        stop=stop,
+    )
+
+
+def run() -> None:
+    """This service alone in a process."""
+    run_service("launch")

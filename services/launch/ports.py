@@ -1,0 +1,314 @@
+"""What launch's verbs need from outside, as Protocols. Adapters live in `store` and `clients`; `main` joins them."""
+
+from collections.abc import Sequence
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass
+from typing import Protocol
+from uuid import UUID
+
+from libs.kernel.clock import Clock
+from libs.kernel.epochs import Mode
+from libs.kernel.ids import IdSource
+from services.launch.domain.admission import Account, Admitted
+from services.launch.domain.closing import Decided, Progress, Receipt
+from services.launch.domain.run import Run, RunEventFacts, RunHead
+from services.launch.domain.workflow import WorkflowSpec
+
+
+@dataclass(frozen=True, slots=True)
+class Version:
+    """A published workflow version; `raw` is the canonical spec as it is stored and handed on."""
+
+    tenant: str
+    project: str
+    name: str
+    number: int
+    digest: bytes
+    raw: bytes
+    published_ms: int
+    spec: WorkflowSpec
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """What a run has used so far, by the gateway's account."""
+
+    run_id: UUID
+    sequence: int
+    micros: int
+    tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class KeyRecord:
+    """An API key as it is stored: a digest, never its text."""
+
+    key_digest: bytes
+    key_id: UUID
+    tenant: str
+    project: str
+    scopes: tuple[str, ...]
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class FirstReceipt:
+    """What stands under a request_id: the run, and the digest of the request that made it."""
+
+    key_digest: bytes
+    request_digest: bytes
+    run_id: UUID
+
+
+@dataclass(frozen=True, slots=True)
+class Notice:
+    """An event to send beside a commit: receiver, the oneof's name, the run, the serialized payload."""
+
+    receiver: str
+    kind: str
+    run_id: UUID
+    payload: bytes
+
+
+class Tx(Protocol):
+    """One transaction of launch's database."""
+
+    @property
+    def incarnation(self) -> int:
+        """Incarnation of the database that this transaction runs in."""
+        ...
+
+    async def take_receipts(self, asks: Sequence[FirstReceipt], now_ms: int) -> set[bytes]:
+        """Key digests that were free and are now taken by these asks."""
+        ...
+
+    async def lock_accounts(self, tenants: Sequence[str]) -> dict[str, Account]:
+        """The tenants, locked in order."""
+        ...
+
+    async def admit(self, admitted: Sequence[Admitted], incarnation: int, now_ms: int) -> None:
+        """Stores runs (denied ones too), first events, reservations, and the tenants' new balances."""
+        ...
+
+    async def lock_heads(self, run_ids: Sequence[UUID]) -> dict[UUID, RunHead]:
+        """Runs that exist, locked in order."""
+        ...
+
+    async def apply_closings(self, decided: Sequence[Decided], now_ms: int) -> None:
+        """Moves locked runs to their closing, under their next epoch."""
+        ...
+
+    async def apply_progress(self, progress: Sequence[Progress], now_ms: int) -> None:
+        """Records receipts; settles and ends runs whose progress is terminal."""
+        ...
+
+    async def start_runs(self, run_ids: Sequence[UUID], now_ms: int) -> list[UUID]:
+        """accepted → running; the runs that moved."""
+        ...
+
+    async def apply_usage(self, usage: Sequence[Usage], now_ms: int) -> None:
+        """Replaces each run's usage by a later one; a run that is settled gets an adjustment posting."""
+        ...
+
+    async def append_events(self, events: Sequence[RunEventFacts], *, once: bool = False) -> None:
+        """Appends log entries under the next sequences of locked runs; `once`: at most one of a kind and step."""
+        ...
+
+    async def send(self, notices: Sequence[Notice], now_ms: int) -> None:
+        """Puts events into the outbox; they leave when the transaction has committed."""
+        ...
+
+
+class Reads(Protocol):
+    """Reads outside transactions, one statement each."""
+
+    @property
+    def incarnation(self) -> int:
+        """Incarnation of the database."""
+        ...
+
+    async def receipts(self, key_digests: Sequence[bytes]) -> dict[bytes, FirstReceipt]:
+        """What stands under these request_ids."""
+        ...
+
+    async def runs(self, run_ids: Sequence[UUID]) -> dict[UUID, Run]:
+        """Runs that exist."""
+        ...
+
+    async def list_runs(
+        self, tenant: str, project: str, states: Sequence[int], workflow: str, before: UUID | None, limit: int
+    ) -> list[Run]:
+        """A page of runs, newest first."""
+        ...
+
+    async def events(self, run_id: UUID, after: int, limit: int) -> list[RunEventFacts]:
+        """Log entries after a sequence, in order."""
+        ...
+
+    async def due_runs(self, now_ms: int, limit: int) -> list[UUID]:
+        """Undecided runs whose deadline has passed."""
+        ...
+
+    async def idle_runs(self, before_ms: int, limit: int) -> list[tuple[UUID, int]]:
+        """Accepted runs that nobody has begun since `before_ms`, with when they were accepted."""
+        ...
+
+    async def unsettled_runs(self, before_ms: int, limit: int) -> list[tuple[UUID, int]]:
+        """Decided runs that are not terminal since `before_ms`."""
+        ...
+
+
+class Catalogue(Protocol):
+    """Published workflow versions."""
+
+    async def publish(self, tenant: str, project: str, spec: WorkflowSpec, raw: bytes, now_ms: int) -> tuple[Version, bool]:
+        """The version of this content, and whether this call made it."""
+        ...
+
+    async def resolve(self, tenant: str, project: str, workflow: str) -> Version:
+        """By `name` (newest), `name@number` or hexadecimal digest; refuses NOT_FOUND."""
+        ...
+
+    async def by_digest(self, digests: Sequence[bytes]) -> dict[bytes, bytes]:
+        """Raw specs by digest."""
+        ...
+
+    async def page(self, tenant: str, project: str, name: str, after: tuple[str, int] | None, limit: int) -> list[Version]:
+        """Versions, by name, newest first."""
+        ...
+
+
+class Tenancy(Protocol):
+    """Tenants and keys."""
+
+    async def put_tenant(self, tenant: str, limit_micros: int, max_active: int, expected: int | None, now_ms: int) -> Account | None:
+        """The tenant after the change; None when `expected` lost."""
+        ...
+
+    async def tenant(self, tenant: str) -> Account | None:
+        """The tenant, if it exists."""
+        ...
+
+    async def add_key(self, key: KeyRecord, now_ms: int) -> bool:
+        """Stores a key; False when the tenant does not exist."""
+        ...
+
+    async def revoke_key(self, key_id: UUID, now_ms: int) -> int | None:
+        """When the key was revoked (the first time); None: no such key."""
+        ...
+
+    async def keys(self, digests: Sequence[bytes]) -> dict[bytes, KeyRecord]:
+        """Keys that are valid."""
+        ...
+
+
+class Points(Protocol):
+    """The enforcement points, over the wire."""
+
+    async def raise_now(self, decided: Sequence[Decided], deadline_ms: int) -> tuple[list[Receipt], list["InFlight"]]:
+        """Raises at every point at once; what was confirmed within the deadline, and effects still unresolved."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class InFlight:
+    """An effect that was not resolved when its run was closed."""
+
+    run_id: UUID
+    step_key: str
+    slot: str
+    state: str
+    tool: str
+
+
+@dataclass(frozen=True, slots=True)
+class GateFacts:
+    """A run's gate as launch, its authority, has it."""
+
+    run_id: UUID
+    epoch: int
+    mode: Mode
+    outcome: str
+    capabilities: tuple[str, ...]
+    granted_micros: int
+    tenant: str
+    project: str
+
+
+@dataclass(frozen=True, slots=True)
+class ScopeFacts:
+    """A scope that is not open."""
+
+    kind: str
+    scope_id: str
+    epoch: int
+    mode: int
+
+
+class LeafReads(Protocol):
+    """What the leaf port answers from its own small pool."""
+
+    async def gates(self, run_ids: Sequence[UUID]) -> tuple[int, list[GateFacts], list[ScopeFacts]]:
+        """The incarnation in which the read began, gates in the order asked, scopes that are not open."""
+        ...
+
+    async def owners(self, run_ids: Sequence[UUID]) -> dict[UUID, tuple[str, str]]:
+        """(tenant, project) of runs that exist."""
+        ...
+
+
+class Notices(Protocol):
+    """Builds the payloads of events; protobuf stays at the edge."""
+
+    def launched(self, admitted: Admitted, epoch: int, now_ms: int) -> Notice:
+        """RunLaunched for readiness."""
+        ...
+
+    def closing(self, decided: Decided, now_ms: int) -> list[Notice]:
+        """Raises for every point, and RunClosing for readiness where steps may still be open."""
+        ...
+
+
+class Hub(Protocol):
+    """Who waits for changes of runs."""
+
+    def poke(self, run_ids: Sequence[UUID]) -> None:
+        """Says that these runs changed."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Settings that the verbs need; money in micros, times in milliseconds."""
+
+    default_deadline_ms: int
+    max_deadline_ms: int
+    default_budget_micros: int
+    default_budget_tokens: int
+    enforce_deadline_ms: int
+
+
+class Database(Protocol):
+    """Where transactions begin."""
+
+    def tx(self) -> AbstractAsyncContextManager[Tx]:
+        """A READ COMMITTED transaction, committed when the block ends well; what was sent leaves after the commit."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Ports:
+    """Everything a verb of launch may use."""
+
+    db: Database
+    reads: Reads
+    catalogue: Catalogue
+    tenancy: Tenancy
+    points: Points
+    notices: Notices
+    hub: Hub
+    clock: Clock
+    ids: IdSource
+    limits: Limits
+
+

@@ -1,0 +1,201 @@
+"""gRPC of launch: parse → app → translate. No decisions, no SQL."""
+
+from collections.abc import AsyncIterator
+from typing import Any
+from uuid import UUID
+
+from runway.launch.v1 import launch_service_pb2 as pb
+from runway.launch.v1 import launch_service_pb2_grpc
+
+from libs.kernel.ids import uuid_from_text
+from libs.kernel.refusal import Refusal, invalid_field, not_found
+from libs.rpc import Batcher, Caller, check_value, current_call, item_error
+from services.launch import translate
+from services.launch.app.cancel_runs import Cancel, Cancelled, cancel_runs
+from services.launch.app.check_schemas import refuse_misfit
+from services.launch.app.launch_runs import Launched, LaunchAsk, check, launch_runs
+from services.launch.app.limit_rate import LaunchRate
+from services.launch.app.publish_version import publish_version, refuse_invalid
+from services.launch.app.wait_runs import WaitHub, wait_run, watch_run
+from services.launch.domain.run import Run
+from services.launch.domain.workflow import NAME
+from services.launch.ports import Ports, Version
+
+MAX_WAIT_MS = 60_000
+DEFAULT_WAIT_MS = 20_000
+MAX_LABEL = 200
+
+
+def project_of(caller: Caller, asked: str) -> str:
+    """The project a call is about: the key's, or the one named where the key may name one."""
+    if caller.project and asked and asked != caller.project:
+        raise not_found("project")
+    project = caller.project or asked or "default"
+    if not NAME.match(project):
+        raise invalid_field("project", "must be 1 to 63 of a-z, 0-9, '-', '_'", "use such a name")
+    return project
+
+
+class LaunchServicer(launch_service_pb2_grpc.LaunchServiceServicer):
+    """Calls that arrive together form one batch; cancels go by the control pool."""
+
+    def __init__(self, ports: Ports, control: Ports, hub: WaitHub, rate: LaunchRate) -> None:
+        self._ports = ports
+        self._hub = hub
+        self._rate = rate
+        self._launch: Batcher[LaunchAsk, Launched] = Batcher(lambda asks: launch_runs(ports, asks), name="launch")
+        self._cancel: Batcher[Cancel, Cancelled] = Batcher(lambda asks: cancel_runs(control, asks), name="cancel")
+
+    async def close(self) -> None:
+        """Waits for batches under way."""
+        await self._launch.close()
+        await self._cancel.close()
+
+    async def PublishWorkflowVersion(self, request: pb.PublishWorkflowVersionRequest, context: Any) -> pb.PublishWorkflowVersionResponse:
+        """See the contract."""
+        caller = current_call().require_caller()
+        project = project_of(caller, request.project)
+        message = translate.canonical_spec(request.spec)
+        spec, raw = translate.spec_of(message), translate.spec_bytes(message)
+        if request.validate_only:
+            refuse_invalid(spec)
+            version = Version(caller.tenant, project, spec.name, 0, translate.digest(raw), raw, 0, spec)
+            return pb.PublishWorkflowVersionResponse(version=translate.version_message(version), created=False)
+        version, created = await publish_version(self._ports, caller.tenant, project, spec, raw)
+        return pb.PublishWorkflowVersionResponse(version=translate.version_message(version), created=created)
+
+    async def GetWorkflowVersion(self, request: pb.GetWorkflowVersionRequest, context: Any) -> pb.GetWorkflowVersionResponse:
+        """See the contract."""
+        caller = current_call().require_caller()
+        version = await self._ports.catalogue.resolve(caller.tenant, project_of(caller, request.project), request.workflow)
+        return pb.GetWorkflowVersionResponse(version=translate.version_message(version))
+
+    async def ListWorkflowVersions(self, request: pb.ListWorkflowVersionsRequest, context: Any) -> pb.ListWorkflowVersionsResponse:
+        """See the contract."""
+        caller = current_call().require_caller()
+        size = translate.page_of(request.page_size, 50)
+        after = translate.parse_version_token(request.page_token)
+        project = project_of(caller, request.project)
+        found = await self._ports.catalogue.page(caller.tenant, project, request.name, after, size + 1)
+        token = f"{found[size - 1].name}@{found[size - 1].number}" if len(found) > size else ""
+        return pb.ListWorkflowVersionsResponse(
+            versions=[translate.version_message(version) for version in found[:size]], next_page_token=token
+        )
+
+    async def _ask(self, caller: Caller, request: pb.LaunchRunRequest) -> LaunchAsk:
+        project = project_of(caller, request.project)
+        check_value(request.input, "input")
+        for key, value in request.labels.items():
+            if not key or len(key) > MAX_LABEL or len(value) > MAX_LABEL:
+                raise invalid_field("labels", f"has a key or value over {MAX_LABEL} characters, or an empty key", "shorten it")
+        version = await self._ports.catalogue.resolve(caller.tenant, project, request.workflow)
+        if version.spec.input_schema:
+            refuse_misfit(version.spec.input_schema, translate.plain(request.input), "input")
+        return translate.launch_ask(caller, project, version, request)
+
+    async def LaunchRun(self, request: pb.LaunchRunRequest, context: Any) -> pb.LaunchRunResponse:
+        """See the contract."""
+        caller = current_call().require_caller()
+        ask = await self._ask(caller, request)
+        if request.validate_only:
+            check(self._ports, ask)
+            return pb.LaunchRunResponse()
+        self._rate.take(caller.tenant)
+        launched = await self._launch.submit(ask)
+        return pb.LaunchRunResponse(run=translate.run_message(launched.run), replayed=launched.replayed)
+
+    async def LaunchRuns(self, request: pb.LaunchRunsRequest, context: Any) -> pb.LaunchRunsResponse:
+        """See the contract."""
+        caller = current_call().require_caller()
+        self._rate.take(caller.tenant, len(request.launches))
+        asks: dict[int, LaunchAsk] = {}
+        answers: dict[int, Launched | Refusal] = {}
+        for number, launch in enumerate(request.launches):
+            try:
+                asks[number] = await self._ask(caller, launch)
+            except Refusal as refusal:
+                answers[number] = refusal
+        answers |= zip(asks, await launch_runs(self._ports, list(asks.values())), strict=True) if asks else {}
+        return pb.LaunchRunsResponse(results=[_result(answers[number]) for number in range(len(request.launches))])
+
+    async def _run(self, text: str) -> Run:
+        caller = current_call().require_caller()
+        return await self._read(caller, uuid_from_text(text, "run_id"))
+
+    async def _read(self, caller: Caller, run_id: UUID) -> Run:
+        run = (await self._ports.reads.runs([run_id])).get(run_id)
+        if run is None or run.head.tenant != caller.tenant or (caller.project and run.head.project != caller.project):
+            raise not_found("run")
+        return run
+
+    async def GetRun(self, request: pb.GetRunRequest, context: Any) -> pb.GetRunResponse:
+        """See the contract."""
+        return pb.GetRunResponse(run=translate.run_message(await self._run(request.run_id)))
+
+    async def ListRuns(self, request: pb.ListRunsRequest, context: Any) -> pb.ListRunsResponse:
+        """See the contract."""
+        caller = current_call().require_caller()
+        if caller.project and request.project and request.project != caller.project:
+            raise not_found("project")
+        size = translate.page_of(request.page_size, 50)
+        before = uuid_from_text(request.page_token, "page_token") if request.page_token else None
+        states = [int(state) for state in request.states]
+        project = caller.project or request.project
+        runs = await self._ports.reads.list_runs(caller.tenant, project, states, request.workflow, before, size + 1)
+        token = str(runs[size - 1].head.run_id) if len(runs) > size else ""
+        return pb.ListRunsResponse(runs=[translate.run_message(run, payload=False) for run in runs[:size]], next_page_token=token)
+
+    async def CancelRun(self, request: pb.CancelRunRequest, context: Any) -> pb.CancelRunResponse:
+        """See the contract."""
+        caller = current_call().require_caller()
+        expected = request.expected_version if request.HasField("expected_version") else None
+        run_id = uuid_from_text(request.run_id, "run_id")
+        ask = Cancel(run_id, caller.tenant, caller.project, translate.actor(caller), request.reason, expected)
+        done = await self._cancel.submit(ask)
+        return pb.CancelRunResponse(
+            run=translate.run_message(done.run),
+            phase=pb.CancelPhase.Value(f"CANCEL_PHASE_{done.phase}"),
+            receipts=translate.receipts(done.run),
+            effects_in_flight=[translate.in_flight_message(effect) for effect in done.in_flight],
+        )
+
+    async def WatchRun(self, request: pb.WatchRunRequest, context: Any) -> AsyncIterator[pb.WatchRunResponse]:
+        """See the contract."""
+        caller = current_call().require_caller()
+        run_id = uuid_from_text(request.run_id, "run_id")
+        watched = watch_run(self._hub, self._ports.reads, lambda: self._read(caller, run_id), run_id, request.after_sequence)
+        async for item in watched:
+            if isinstance(item, Run):
+                yield pb.WatchRunResponse(snapshot=translate.run_message(item), cursor=item.sequence)
+            else:
+                yield pb.WatchRunResponse(event=translate.event_message(item), cursor=item.sequence)
+
+    async def WaitRun(self, request: pb.WaitRunRequest, context: Any) -> pb.WaitRunResponse:
+        """See the contract."""
+        caller = current_call().require_caller()
+        run_id = uuid_from_text(request.run_id, "run_id")
+        timeout = translate.to_ms(request.timeout) if request.HasField("timeout") else DEFAULT_WAIT_MS
+        if not 0 <= timeout <= MAX_WAIT_MS:
+            raise invalid_field("timeout", f"must be between 0 and {MAX_WAIT_MS} ms", "wait again for longer")
+        settled = request.until == pb.WAIT_UNTIL_SETTLED
+        read = lambda: self._read(caller, run_id)  # noqa: E731
+        run, reached = await wait_run(self._hub, read, run_id, settled=settled, timeout_ms=timeout, clock=self._ports.clock)
+        return pb.WaitRunResponse(run=translate.run_message(run), reached=reached)
+
+    async def ListRunEvents(self, request: pb.ListRunEventsRequest, context: Any) -> pb.ListRunEventsResponse:
+        """See the contract."""
+        run = await self._run(request.run_id)
+        size = translate.page_of(request.page_size, 200)
+        events = await self._ports.reads.events(run.head.run_id, request.after_sequence, size + 1)
+        following = events[size - 1].sequence if len(events) > size else 0
+        return pb.ListRunEventsResponse(
+            events=[translate.event_message(event) for event in events[:size]], next_after_sequence=following
+        )
+
+
+def _result(answer: Launched | Refusal) -> pb.LaunchResult:
+    if isinstance(answer, Refusal):
+        return pb.LaunchResult(error=item_error(answer))
+    return pb.LaunchResult(run=translate.run_message(answer.run), replayed=answer.replayed)
+
+

@@ -1,0 +1,82 @@
+"""Rows of launch's tables ↔ domain values. Authoritative for nothing but the spelling; one place for each table."""
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from services.launch.domain.admission import Account
+from services.launch.domain.run import FailureFacts, Run, RunEventFacts, RunHead, RunState
+
+Row = Mapping[str, Any]
+
+
+def account(row: Row) -> Account:
+    """A tenant."""
+    return Account(
+        row["tenant"],
+        row["limit_micros"],
+        row["reserved_micros"],
+        row["spent_micros"],
+        row["max_active_runs"],
+        row["active_runs"],
+        row["version"],
+    )
+
+
+def head(row: Row) -> RunHead:
+    """What decisions look at."""
+    return RunHead(
+        run_id=row["run_id"],
+        tenant=row["tenant"],
+        project=row["project"],
+        state=RunState(row["state"]),
+        outcome=row["outcome"],
+        epoch=row["epoch"],
+        version=row["version"],
+        points=row["points"],
+        enforced=row["enforced"],
+        quiesced=row["quiesced"],
+        capabilities=tuple(row["capabilities"]),
+        budget_micros=row["budget_micros"],
+        used_micros=row["used_micros"],
+    )
+
+
+def run(row: Row) -> Run:
+    """A whole run."""
+    failed = row["failure_class"]
+    return Run(
+        head=head(row),
+        digest=row["digest"],
+        workflow_name=row["workflow_name"],
+        workflow_number=row["workflow_number"],
+        build=row["build"],
+        run_class=row["run_class"],
+        priority=row["priority"],
+        deadline_ms=row["deadline_ms"],
+        created_ms=row["created_ms"],
+        finished_ms=row["finished_ms"],
+        enforced_ms=row["enforced_ms"],
+        budget_tokens=row["budget_tokens"],
+        used_tokens=row["used_tokens"],
+        input=row["input"],
+        output=row["output"],
+        failure=FailureFacts(failed, row["failure_message"], row["failure_type"]) if failed else None,
+        labels=json.loads(row["labels"]),
+        cancel_extent=row["cancel_extent"],
+        sequence=row["sequence"],
+    )
+
+
+def event(row: Row) -> RunEventFacts:
+    """A log entry."""
+    return RunEventFacts(
+        row["run_id"],
+        row["sequence"],
+        row["at_ms"],
+        row["kind"],
+        row["state"],
+        row["step_key"],
+        row["actor"],
+        row["detail"],
+    )

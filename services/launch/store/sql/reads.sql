@@ -1,0 +1,47 @@
+-- Reads outside transactions.
+
+-- name: receipts
+SELECT key_digest, request_digest, run_id FROM launch_receipt WHERE key_digest = ANY ($1::bytea[]);
+
+-- name: runs
+SELECT * FROM run WHERE run_id = ANY ($1::uuid[]);
+
+-- name: list_runs
+-- Newest first: run ids are time-ordered. Empty filters let everything pass.
+SELECT * FROM run
+ WHERE tenant = $1 AND ($2 = '' OR project = $2) AND (cardinality($3::smallint[]) = 0 OR state = ANY ($3::smallint[]))
+   AND ($4 = '' OR workflow_name = $4) AND ($5::uuid IS NULL OR run_id < $5::uuid)
+ ORDER BY run_id DESC LIMIT $6;
+
+-- name: events
+SELECT run_id, sequence, at_ms, kind, state, step_key, actor, detail
+  FROM run_event WHERE run_id = $1 AND sequence > $2 ORDER BY sequence LIMIT $3;
+
+-- name: due_runs
+SELECT run_id FROM run WHERE state < 7 AND deadline_ms <= $1 ORDER BY deadline_ms LIMIT $2;
+
+-- name: idle_runs
+-- Accepted, and nobody has begun them. (The deadline is named so that the index of open runs serves this.)
+SELECT run_id, created_ms AS since_ms FROM run WHERE state = 1 AND deadline_ms > 0 AND created_ms < $1 ORDER BY run_id LIMIT $2;
+
+-- name: unsettled_runs
+-- Decided, and not terminal yet; by the same index.
+SELECT run_id, changed_ms AS since_ms FROM run WHERE state < 9 AND state > 6 AND deadline_ms > 0 AND changed_ms < $1 ORDER BY run_id LIMIT $2;
+
+-- name: versions_of
+-- What of these runs changed: for those who wait.
+SELECT run_id, version, sequence, state FROM run WHERE run_id = ANY ($1::uuid[]);
+
+-- name: gates
+-- What the points need to know of runs, for cold reads.
+SELECT run_id, epoch, state, outcome, capabilities, budget_micros, tenant, project FROM run WHERE run_id = ANY ($1::uuid[]);
+
+-- name: scopes
+-- Of these scopes, those that are not open.
+SELECT kind, scope_id, epoch, mode FROM scope
+ WHERE mode > 0 AND (kind, scope_id) IN (SELECT * FROM unnest($1::text[], $2::text[]))
+UNION ALL
+SELECT kind, scope_id, epoch, mode FROM scope WHERE mode > 0 AND kind IN ('tool', 'provider');
+
+-- name: owners
+SELECT run_id, tenant, project FROM run WHERE run_id = ANY ($1::uuid[]);

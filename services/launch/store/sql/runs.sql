@@ -1,0 +1,133 @@
+-- Runs: admission, closings, receipts, log. The tenant's row is locked before a run's where both are.
+
+-- name: take_receipts
+-- Picks the launches that are new under their request_id. Sorted by key, so that batches cannot deadlock.
+INSERT INTO launch_receipt (key_digest, request_digest, run_id, created_ms)
+SELECT ask.key_digest, ask.request_digest, ask.run_id, $4
+  FROM unnest($1::bytea[], $2::bytea[], $3::uuid[]) AS ask(key_digest, request_digest, run_id)
+ ORDER BY ask.key_digest
+ON CONFLICT DO NOTHING
+RETURNING key_digest;
+
+-- name: lock_accounts
+SELECT tenant, limit_micros, reserved_micros, spent_micros, max_active_runs, active_runs, version
+  FROM tenant WHERE tenant = ANY ($1::text[]) ORDER BY tenant FOR NO KEY UPDATE;
+
+-- name: admit
+-- Stores admitted and denied runs with their first event; reserves for the admitted. The tenants are locked.
+WITH ask AS MATERIALIZED (
+    SELECT * FROM unnest($1::uuid[], $2::text[], $3::text[], $4::bytea[], $5::text[], $6::int[], $7::text[], $8::smallint[],
+                         $9::bigint[], $10::smallint[], $11::text[], $12::smallint[], $13::int[], $14::bigint[],
+                         $15::bigint[], $16::bigint[], $17::bytea[], $18::text[], $19::text[], $20::text[], $21::text[], $22::text[])
+        AS a(run_id, tenant, project, digest, workflow_name, workflow_number, build, state, epoch, points, capabilities,
+             run_class, priority, deadline_ms, budget_micros, budget_tokens, input, labels, actor,
+             failure_class, failure_message, failure_type)),
+made AS (
+    INSERT INTO run (run_id, tenant, project, digest, workflow_name, workflow_number, build, state, outcome, epoch, sequence, points,
+                     capabilities, run_class, priority, deadline_ms, created_ms, changed_ms, finished_ms, budget_micros,
+                     budget_tokens, input, labels, failure_class, failure_message, failure_type)
+    SELECT run_id, tenant, project, digest, workflow_name, workflow_number, build, state, CASE state WHEN 13 THEN 'denied' ELSE '' END,
+           epoch, 1, points, coalesce(string_to_array(nullif(capabilities, ''), ' '), '{}'), run_class, priority, deadline_ms, $23, $23,
+           CASE state WHEN 13 THEN $23 ELSE 0 END, budget_micros, budget_tokens, input, labels,
+           failure_class, failure_message, failure_type
+      FROM ask),
+logged AS (
+    INSERT INTO run_event (run_id, sequence, at_ms, kind, state, step_key, actor, detail)
+    SELECT run_id, 1, $23, CASE state WHEN 13 THEN 'run.denied' ELSE 'run.accepted' END, state, '', actor,
+           CASE state WHEN 13 THEN json_build_object('type', failure_type, 'reason', failure_message)::text ELSE '{}' END
+      FROM ask),
+posted AS (
+    INSERT INTO ledger_posting (run_id, kind, sequence, tenant, debit, credit, micros, at_ms)
+    SELECT run_id, 'reserve', 1, tenant, 'tenant:free', 'run:reserved', budget_micros, $23
+      FROM ask WHERE state <> 13 AND budget_micros > 0)
+UPDATE tenant AS t
+   SET reserved_micros = t.reserved_micros + total.micros, active_runs = t.active_runs + total.runs
+  FROM (SELECT tenant, sum(budget_micros)::bigint AS micros, count(*)::int AS runs FROM ask WHERE state <> 13 GROUP BY tenant) AS total
+ WHERE t.tenant = total.tenant;
+
+-- name: lock_heads
+SELECT run_id, tenant, project, state, outcome, epoch, version, points, enforced, quiesced, capabilities, budget_micros, used_micros
+  FROM run WHERE run_id = ANY ($1::uuid[]) ORDER BY run_id FOR NO KEY UPDATE;
+
+-- name: apply_closings
+-- One outcome each, conditional on the version that was judged; receipts begin anew under the new epoch.
+UPDATE run AS r
+   SET state = ask.state, outcome = ask.outcome, epoch = ask.epoch, version = r.version + 1, changed_ms = $10,
+       output = ask.output, failure_class = ask.failure_class, failure_message = ask.failure_message,
+       failure_type = ask.failure_type, enforced = 0, quiesced = 0
+  FROM unnest($1::uuid[], $2::bigint[], $3::smallint[], $4::text[], $5::bigint[], $6::bytea[], $7::text[], $8::text[], $9::text[])
+       AS ask(run_id, version, state, outcome, epoch, output, failure_class, failure_message, failure_type)
+ WHERE r.run_id = ask.run_id AND r.version = ask.version AND r.outcome = ''
+RETURNING r.run_id;
+
+-- name: lock_accounts_of
+-- The tenants of runs that are about to be settled.
+SELECT tenant FROM tenant WHERE tenant = ANY ($1::text[]) ORDER BY tenant FOR NO KEY UPDATE;
+
+-- name: apply_progress
+-- Records receipts; where the state is terminal, settles: what was used is spent, the rest is free again.
+WITH ask AS MATERIALIZED (
+    SELECT * FROM unnest($1::uuid[], $2::bigint[], $3::smallint[], $4::smallint[], $5::smallint[])
+        AS a(run_id, version, enforced, quiesced, state)),
+moved AS (
+    UPDATE run AS r
+       SET enforced = ask.enforced, quiesced = ask.quiesced, state = ask.state, version = r.version + 1, changed_ms = $6,
+           enforced_ms = CASE WHEN ask.enforced = r.points AND r.enforced <> r.points THEN $6 ELSE r.enforced_ms END,
+           finished_ms = CASE WHEN ask.state >= 9 THEN $6 ELSE 0 END
+      FROM ask
+     WHERE r.run_id = ask.run_id AND r.version = ask.version
+    RETURNING r.run_id, r.tenant, r.state, r.budget_micros, r.used_micros),
+settled AS (
+    INSERT INTO ledger_posting (run_id, kind, sequence, tenant, debit, credit, micros, at_ms)
+    SELECT run_id, 'settle', 1, tenant, 'run:reserved', 'tenant:spent', used_micros, $6
+      FROM moved WHERE state >= 9 AND used_micros > 0
+    UNION ALL
+    SELECT run_id, 'release', 1, tenant, 'run:reserved', 'tenant:free', budget_micros - used_micros, $6
+      FROM moved WHERE state >= 9 AND budget_micros > used_micros)
+UPDATE tenant AS t
+   SET reserved_micros = t.reserved_micros - total.reserved, spent_micros = t.spent_micros + total.spent,
+       active_runs = t.active_runs - total.runs
+  FROM (SELECT tenant, sum(budget_micros)::bigint AS reserved, sum(used_micros)::bigint AS spent, count(*)::int AS runs
+          FROM moved WHERE state >= 9 GROUP BY tenant) AS total
+ WHERE t.tenant = total.tenant;
+
+-- name: start_runs
+UPDATE run AS r SET state = 3, version = r.version + 1, changed_ms = $2
+  FROM (SELECT run_id FROM run WHERE run_id = ANY ($1::uuid[]) AND state IN (1, 2) ORDER BY run_id FOR NO KEY UPDATE) AS due
+ WHERE r.run_id = due.run_id
+RETURNING r.run_id;
+
+-- name: apply_usage
+-- A later report replaces an earlier one. What a settled run turns out to have used besides is an adjustment, by append.
+WITH ask AS MATERIALIZED (
+    SELECT a.*, r.tenant, r.state, r.used_micros AS known
+      FROM unnest($1::uuid[], $2::bigint[], $3::bigint[], $4::bigint[]) AS a(run_id, sequence, micros, tokens)
+      JOIN run AS r USING (run_id) WHERE r.usage_sequence < a.sequence),
+moved AS (
+    UPDATE run AS r SET used_micros = ask.micros, used_tokens = ask.tokens, usage_sequence = ask.sequence
+      FROM ask WHERE r.run_id = ask.run_id),
+posted AS (
+    INSERT INTO ledger_posting (run_id, kind, sequence, tenant, debit, credit, micros, at_ms)
+    SELECT run_id, 'adjust', sequence, tenant, CASE WHEN micros >= known THEN 'tenant:free' ELSE 'tenant:spent' END,
+           CASE WHEN micros >= known THEN 'tenant:spent' ELSE 'tenant:free' END, abs(micros - known), $5
+      FROM ask WHERE state >= 9 AND micros <> known)
+UPDATE tenant AS t SET spent_micros = t.spent_micros + total.micros
+  FROM (SELECT tenant, sum(micros - known)::bigint AS micros FROM ask WHERE state >= 9 GROUP BY tenant) AS total
+ WHERE t.tenant = total.tenant;
+
+-- name: append_events
+-- Under each run's next sequences, in the order given. With $8, an entry of a kind and step that is there already is left out.
+WITH ask AS MATERIALIZED (
+    SELECT a.*, row_number() OVER (PARTITION BY a.run_id ORDER BY a.ord) AS place
+      FROM unnest($1::uuid[], $2::bigint[], $3::text[], $4::smallint[], $5::text[], $6::text[], $7::text[])
+           WITH ORDINALITY AS a(run_id, at_ms, kind, state, step_key, actor, detail, ord)
+     WHERE NOT $8::boolean OR NOT EXISTS (
+           SELECT FROM run_event AS e WHERE e.run_id = a.run_id AND e.kind = a.kind AND e.step_key = a.step_key)),
+bumped AS (
+    UPDATE run AS r SET sequence = r.sequence + total.n
+      FROM (SELECT run_id, count(*) AS n FROM ask GROUP BY run_id) AS total
+     WHERE r.run_id = total.run_id
+    RETURNING r.run_id, r.sequence - total.n AS base)
+INSERT INTO run_event (run_id, sequence, at_ms, kind, state, step_key, actor, detail)
+SELECT ask.run_id, bumped.base + ask.place, ask.at_ms, ask.kind, ask.state, ask.step_key, ask.actor, ask.detail
+  FROM ask JOIN bumped USING (run_id);

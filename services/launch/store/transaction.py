@@ -1,0 +1,169 @@
+"""Launch's transactions: every write of runs goes through here. Authoritative for how decisions become rows.
+
+Can go wrong: an event that leaves although its transaction did not commit. What is sent is handed to the relay only after
+the commit.
+"""
+
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from uuid import UUID
+
+from libs.kernel.epochs import make_epoch
+from libs.kernel.ids import IdSource
+from libs.outbox import Outgoing, Relay, append
+from libs.pg import Database, Queries, Tx
+from services.launch.domain.admission import Account, Admitted
+from services.launch.domain.closing import Decided, Progress
+from services.launch.domain.run import RunEventFacts, RunHead, RunState
+from services.launch.ports import FirstReceipt, Notice, Usage
+from services.launch.store import rows
+
+_Q = Queries.load(Path(__file__).parent / "sql" / "runs.sql")
+
+
+class LaunchTx:
+    """One transaction; implements `ports.Tx`."""
+
+    def __init__(self, tx: Tx, ids: IdSource) -> None:
+        self._tx = tx
+        self._ids = ids
+        self.sent: list[Outgoing] = []
+
+    @property
+    def incarnation(self) -> int:
+        """Incarnation of the database."""
+        return self._tx.incarnation
+
+    async def take_receipts(self, asks: Sequence[FirstReceipt], now_ms: int) -> set[bytes]:
+        """Key digests that were free."""
+        columns = [a.key_digest for a in asks], [a.request_digest for a in asks], [a.run_id for a in asks]
+        return {row["key_digest"] for row in await self._tx.fetch(_Q.take_receipts, *columns, now_ms)}
+
+    async def lock_accounts(self, tenants: Sequence[str]) -> dict[str, Account]:
+        """Tenants, locked in order."""
+        return {row["tenant"]: rows.account(row) for row in await self._tx.fetch(_Q.lock_accounts, list(tenants))}
+
+    async def admit(self, admitted: Sequence[Admitted], incarnation: int, now_ms: int) -> None:
+        """Runs, first events, reservations, balances."""
+        asks = [item.launch for item in admitted]
+        failures = [item.denied for item in admitted]
+        states = [int(RunState.DENIED if item.denied else RunState.ACCEPTED) for item in admitted]
+        await self._tx.fetch(
+            _Q.admit,
+            [a.run_id for a in asks],
+            [a.tenant for a in asks],
+            [a.project for a in asks],
+            [a.digest for a in asks],
+            [a.workflow_name for a in asks],
+            [a.workflow_number for a in asks],
+            [a.build for a in asks],
+            states,
+            [make_epoch(incarnation, 1)] * len(asks),
+            [a.points for a in asks],
+            [" ".join(a.capabilities) for a in asks],
+            [a.run_class for a in asks],
+            [a.priority for a in asks],
+            [a.deadline_ms for a in asks],
+            [a.budget_micros for a in asks],
+            [a.budget_tokens for a in asks],
+            [a.input for a in asks],
+            [a.labels for a in asks],
+            [a.actor for a in asks],
+            [f.failure_class if f else "" for f in failures],
+            [f.message if f else "" for f in failures],
+            [f.type if f else "" for f in failures],
+            now_ms,
+        )
+
+    async def lock_heads(self, run_ids: Sequence[UUID]) -> dict[UUID, RunHead]:
+        """Runs, locked in order."""
+        if not run_ids:
+            return {}
+        return {row["run_id"]: rows.head(row) for row in await self._tx.fetch(_Q.lock_heads, list(run_ids))}
+
+    async def apply_closings(self, decided: Sequence[Decided], now_ms: int) -> None:
+        """Outcomes."""
+        if not decided:
+            return
+        failures = [item.closing.failure for item in decided]
+        await self._tx.fetch(
+            _Q.apply_closings,
+            [item.head.run_id for item in decided],
+            [item.head.version for item in decided],
+            [int(item.state) for item in decided],
+            [item.closing.outcome for item in decided],
+            [item.epoch for item in decided],
+            [item.closing.output for item in decided],
+            [f.failure_class if f else "" for f in failures],
+            [f.message if f else "" for f in failures],
+            [f.type if f else "" for f in failures],
+            now_ms,
+        )
+
+    async def apply_progress(self, progress: Sequence[Progress], now_ms: int) -> None:
+        """Receipts, and the end of runs that have all of them."""
+        if not progress:
+            return
+        settling = sorted({item.head.tenant for item in progress if item.terminal})
+        if settling:
+            await self._tx.fetch(_Q.lock_accounts_of, settling)
+        await self._tx.fetch(
+            _Q.apply_progress,
+            [item.head.run_id for item in progress],
+            [item.head.version for item in progress],
+            [item.enforced for item in progress],
+            [item.quiesced for item in progress],
+            [int(item.state) for item in progress],
+            now_ms,
+        )
+
+    async def start_runs(self, run_ids: Sequence[UUID], now_ms: int) -> list[UUID]:
+        """accepted → running."""
+        return [row["run_id"] for row in await self._tx.fetch(_Q.start_runs, list(run_ids), now_ms)]
+
+    async def apply_usage(self, usage: Sequence[Usage], now_ms: int) -> None:
+        """Usage by the gateway's account."""
+        columns = [u.run_id for u in usage], [u.sequence for u in usage], [u.micros for u in usage], [u.tokens for u in usage]
+        await self._tx.fetch(_Q.apply_usage, *columns, now_ms)
+
+    async def append_events(self, events: Sequence[RunEventFacts], *, once: bool = False) -> None:
+        """Log entries."""
+        if not events:
+            return
+        await self._tx.fetch(
+            _Q.append_events,
+            [e.run_id for e in events],
+            [e.at_ms for e in events],
+            [e.kind for e in events],
+            [e.state for e in events],
+            [e.step_key for e in events],
+            [e.actor for e in events],
+            [e.detail for e in events],
+            once,
+        )
+
+    async def send(self, notices: Sequence[Notice], now_ms: int) -> None:
+        """Outbox rows."""
+        events = [Outgoing(self._ids.random128(), n.receiver, n.kind, n.run_id, n.payload) for n in notices]
+        if events:
+            await append(self._tx, events, now_ms)
+            self.sent.extend(events)
+
+
+class LaunchDatabase:
+    """Where launch's transactions begin; implements `ports.Database`."""
+
+    def __init__(self, db: Database, relay: Relay, ids: IdSource) -> None:
+        self._db = db
+        self._relay = relay
+        self._ids = ids
+
+    @asynccontextmanager
+    async def tx(self) -> AsyncIterator[LaunchTx]:
+        """A transaction whose events leave after its commit."""
+        async with self._db.tx() as tx:
+            mine = LaunchTx(tx, self._ids)
+            yield mine
+        if mine.sent:
+            self._relay.offer(mine.sent)

@@ -1,0 +1,337 @@
+"""Protobuf ↔ launch's domain, both ways. Authoritative for the canonical form of a workflow version: its digest is taken
+over the bytes made here.
+
+Can go wrong: two spellings of one spec with two digests. Defaults are filled in and sets are sorted before serializing.
+"""
+
+import json
+from collections.abc import Sequence
+from uuid import UUID
+
+from google.protobuf import json_format, struct_pb2
+from google.protobuf.duration_pb2 import Duration
+from google.protobuf.timestamp_pb2 import Timestamp
+from runway.common.v1 import common_pb2
+from runway.events.v1 import events_pb2
+from runway.internal.fence.v1 import fence_pb2
+from runway.launch.v1 import admin_service_pb2, launch_service_pb2, workflow_pb2
+
+from libs.kernel.ids import digest, uuid_from_bytes
+from libs.kernel.refusal import invalid_field
+from libs.rpc import Caller
+from services.launch.app.launch_runs import LaunchAsk
+from services.launch.domain.admission import Account
+from services.launch.domain.closing import Closing
+from services.launch.domain.run import FailureFacts, Run, RunEventFacts, RunState
+from services.launch.domain.workflow import POINT_NAMES, NeedSpec, StepSpec, WorkflowSpec
+from services.launch.ports import GateFacts, InFlight, ScopeFacts, Usage, Version
+
+DEFAULT_ATTEMPTS = 3
+DEFAULT_INITIAL_BACKOFF_MS = 200
+DEFAULT_MULTIPLIER = 2.0
+DEFAULT_MAX_BACKOFF_MS = 60_000
+DEFAULT_RETRY_ON = ("attempt", "infrastructure", "transient")
+
+
+def to_ms(duration: Duration) -> int:
+    """A duration in whole milliseconds."""
+    return duration.seconds * 1000 + duration.nanos // 1_000_000
+
+
+def duration(ms: int) -> Duration:
+    """Milliseconds as a duration."""
+    return Duration(seconds=ms // 1000, nanos=ms % 1000 * 1_000_000)
+
+
+def timestamp(ms: int) -> Timestamp:
+    """Milliseconds since the Unix epoch as a timestamp."""
+    return Timestamp(seconds=ms // 1000, nanos=ms % 1000 * 1_000_000)
+
+
+def _schema(struct: struct_pb2.Struct, given: bool) -> str:
+    return json.dumps(json_format.MessageToDict(struct), sort_keys=True) if given else ""
+
+
+def canonical_spec(given: workflow_pb2.WorkflowSpec) -> workflow_pb2.WorkflowSpec:
+    """The spec with defaults filled in and sets sorted: what is digested and stored."""
+    spec = workflow_pb2.WorkflowSpec()
+    spec.CopyFrom(given)
+    for step in spec.steps:
+        step.handler = step.handler or step.key
+        step.join = step.join or workflow_pb2.JOIN_ALL
+        for need in step.needs:
+            need.when = need.when or workflow_pb2.CONDITION_SUCCESS
+        retry = step.retry
+        retry.max_attempts = retry.max_attempts or DEFAULT_ATTEMPTS
+        retry.multiplier = retry.multiplier or DEFAULT_MULTIPLIER
+        if not retry.HasField("initial_backoff"):
+            retry.initial_backoff.CopyFrom(duration(DEFAULT_INITIAL_BACKOFF_MS))
+        if not retry.HasField("max_backoff"):
+            retry.max_backoff.CopyFrom(duration(max(DEFAULT_MAX_BACKOFF_MS, to_ms(retry.initial_backoff))))
+        classes = sorted(set(retry.retry_on or DEFAULT_RETRY_ON))
+        for field, values in ((retry.retry_on, classes), (step.tools, set(step.tools)), (step.models, set(step.models))):
+            ordered = sorted(values)
+            del field[:]
+            field.extend(ordered)
+        requires = sorted(set(step.requires))
+        del step.requires[:]
+        step.requires.extend(requires)
+    return spec
+
+
+def spec_bytes(spec: workflow_pb2.WorkflowSpec) -> bytes:
+    """Canonical bytes of a canonical spec."""
+    return spec.SerializeToString(deterministic=True)
+
+
+def spec_of(spec: workflow_pb2.WorkflowSpec) -> WorkflowSpec:
+    """The domain's view of a canonical spec."""
+    return WorkflowSpec(
+        name=spec.name,
+        build=spec.build,
+        steps=tuple(_step(step) for step in spec.steps),
+        output_step=spec.output_step,
+        default_deadline_ms=to_ms(spec.default_deadline),
+        input_schema=_schema(spec.input_schema, spec.HasField("input_schema")),
+    )
+
+
+def _step(step: workflow_pb2.StepSpec) -> StepSpec:
+    return StepSpec(
+        key=step.key,
+        handler=step.handler,
+        needs=tuple(NeedSpec(need.step, int(need.when)) for need in step.needs),
+        max_attempts=step.retry.max_attempts,
+        initial_backoff_ms=to_ms(step.retry.initial_backoff),
+        multiplier=step.retry.multiplier,
+        max_backoff_ms=to_ms(step.retry.max_backoff),
+        retry_on=tuple(step.retry.retry_on),
+        timeout_ms=to_ms(step.timeout),
+        lease_ttl_ms=to_ms(step.lease_ttl),
+        tools=tuple(step.tools),
+        models=tuple(step.models),
+        checkpoints=step.checkpoints,
+        requires=tuple(step.requires),
+        input_schema=_schema(step.input_schema, step.HasField("input_schema")),
+        output_schema=_schema(step.output_schema, step.HasField("output_schema")),
+    )
+
+
+def parse_spec(raw: bytes) -> WorkflowSpec:
+    """The domain's view of stored bytes."""
+    return spec_of(workflow_pb2.WorkflowSpec.FromString(raw))
+
+
+def version_message(version: Version) -> workflow_pb2.WorkflowVersion:
+    """A published version."""
+    return workflow_pb2.WorkflowVersion(
+        name=version.name,
+        number=version.number,
+        digest=version.digest.hex(),
+        spec=workflow_pb2.WorkflowSpec.FromString(version.raw),
+        published_at=timestamp(version.published_ms),
+        project=version.project,
+    )
+
+
+def request_digest(request: launch_service_pb2.LaunchRunRequest) -> bytes:
+    """Names the canonical request: everything but the request_id."""
+    canonical = launch_service_pb2.LaunchRunRequest()
+    canonical.CopyFrom(request)
+    canonical.ClearField("request_id")
+    canonical.ClearField("validate_only")
+    return digest(canonical.SerializeToString(deterministic=True))
+
+
+def failure_message(failure: FailureFacts) -> common_pb2.Failure:
+    """A failure."""
+    return common_pb2.Failure(failure_class=failure.failure_class, message=failure.message, type=failure.type)
+
+
+def receipts(run: Run) -> list[launch_service_pb2.EnforcementReceipt]:
+    """What each point of a closed run has confirmed."""
+    if not run.head.outcome or run.head.state == RunState.DENIED:
+        return []
+    found = []
+    for bit, name in POINT_NAMES.items():
+        if run.head.points & bit:
+            enforced = bool(run.head.enforced & bit)
+            found.append(
+                launch_service_pb2.EnforcementReceipt(
+                    point=name,
+                    enforced_epoch=run.head.epoch if enforced else 0,
+                    enforced_at=timestamp(run.enforced_ms) if enforced and run.enforced_ms else None,
+                    quiesced=bool(run.head.quiesced & bit),
+                )
+            )
+    return found
+
+
+def run_message(run: Run, *, payload: bool = True) -> launch_service_pb2.Run:
+    """A run; `payload` False leaves input and output out."""
+    head = run.head
+    return launch_service_pb2.Run(
+        run_id=str(head.run_id),
+        tenant=head.tenant,
+        project=head.project,
+        workflow=launch_service_pb2.WorkflowPin(
+            name=run.workflow_name, number=run.workflow_number, digest=run.digest.hex(), build=run.build
+        ),
+        state=launch_service_pb2.RunState.ValueType(int(head.state)),
+        outcome=head.outcome,
+        cancel_extent=run.cancel_extent,
+        run_class=launch_service_pb2.RunClass.ValueType(run.run_class),
+        priority=run.priority,
+        deadline=timestamp(run.deadline_ms),
+        created_at=timestamp(run.created_ms),
+        finished_at=timestamp(run.finished_ms) if run.finished_ms else None,
+        version=head.version,
+        epoch=head.epoch,
+        input=struct_pb2.Value.FromString(run.input) if payload and run.input else None,
+        output=struct_pb2.Value.FromString(run.output) if payload and run.output else None,
+        failure=failure_message(run.failure) if run.failure else None,
+        budget=common_pb2.Budget(micros=head.budget_micros, tokens=run.budget_tokens),
+        used=common_pb2.Budget(micros=head.used_micros, tokens=run.used_tokens),
+        labels=dict(run.labels),
+        receipts=receipts(run),
+        last_sequence=run.sequence,
+    )
+
+
+def event_message(event: RunEventFacts) -> launch_service_pb2.RunEvent:
+    """A log entry."""
+    detail = struct_pb2.Struct()
+    detail.update(json.loads(event.detail))
+    return launch_service_pb2.RunEvent(
+        sequence=event.sequence,
+        at=timestamp(event.at_ms),
+        kind=event.kind,
+        state=launch_service_pb2.RunState.ValueType(event.state),
+        step_key=event.step_key,
+        actor=event.actor,
+        detail=detail,
+    )
+
+
+def in_flight_message(effect: InFlight) -> launch_service_pb2.EffectInFlight:
+    """An unresolved effect."""
+    return launch_service_pb2.EffectInFlight(step_key=effect.step_key, slot=effect.slot, state=effect.state, tool=effect.tool)
+
+
+def tenant_message(account: Account) -> admin_service_pb2.Tenant:
+    """A tenant with its balances."""
+    return admin_service_pb2.Tenant(
+        tenant=account.tenant,
+        limit_micros=account.limit_micros,
+        reserved_micros=account.reserved_micros,
+        spent_micros=account.spent_micros,
+        max_active_runs=account.max_active_runs,
+        active_runs=account.active_runs,
+        version=account.version,
+    )
+
+
+def step_entry(step: events_pb2.StepFinished, run_id: UUID) -> RunEventFacts:
+    """A terminal step as a log entry."""
+    detail: dict[str, object] = {"attempts": step.attempts}
+    if step.HasField("failure"):
+        detail["failure"] = {"class": step.failure.failure_class, "message": step.failure.message, "type": step.failure.type}
+    return RunEventFacts(run_id, 0, step.at_ms, f"step.{step.state}", 0, step.step_key, "readiness", json.dumps(detail))
+
+
+def graph_closing(fact: events_pb2.GraphFinished) -> Closing:
+    """A finished graph as a closing."""
+    if fact.outcome not in ("succeeded", "failed", "cancelled"):
+        raise invalid_field("graph_finished.outcome", f"is {fact.outcome!r}", "send succeeded, failed or cancelled")
+    failure = None
+    if fact.HasField("failure"):
+        text = f"step {fact.failed_step}: {fact.failure.message}" if fact.failed_step else fact.failure.message
+        failure = FailureFacts(fact.failure.failure_class or "attempt", text[:2000], fact.failure.type)
+    elif fact.outcome == "failed":
+        failure = FailureFacts("attempt", "the graph failed", "")
+    run_id = uuid_from_bytes(fact.run_id, "graph_finished.run_id")
+    return Closing(run_id, fact.outcome, fact.output, failure, "readiness", failure.message if failure else "")
+
+
+def usage_of(fact: events_pb2.UsageSettled) -> Usage:
+    """A usage report."""
+    return Usage(uuid_from_bytes(fact.run_id, "usage_settled.run_id"), fact.sequence, fact.used_micros, fact.used_tokens)
+
+
+def page_of(size: int, default: int) -> int:
+    """A page size, the default where none was given."""
+    return size or default
+
+
+def ids_of(raw: Sequence[bytes], field: str) -> list[UUID]:
+    """Ids in bytes."""
+    return [uuid_from_bytes(item, field) for item in raw]
+
+
+def plain(value: struct_pb2.Value) -> object:
+    """A Value as Python data; whole numbers as integers."""
+    return _whole(json_format.MessageToDict(value))
+
+
+def _whole(node: object) -> object:
+    if isinstance(node, dict):
+        return {key: _whole(child) for key, child in node.items()}
+    if isinstance(node, list):
+        return [_whole(child) for child in node]
+    return int(node) if isinstance(node, float) and node.is_integer() else node
+
+
+def actor(caller: Caller) -> str:
+    """How the log names a caller: never by the key."""
+    return f"key:{caller.name or caller.key_id}"
+
+
+def launch_ask(caller: Caller, project: str, version: Version, request: launch_service_pb2.LaunchRunRequest) -> LaunchAsk:
+    """A launch, parsed."""
+    return LaunchAsk(
+        tenant=caller.tenant,
+        project=project,
+        actor=actor(caller),
+        request_id=request.request_id,
+        request_digest=request_digest(request),
+        version=version,
+        input=request.input.SerializeToString(deterministic=True) if request.HasField("input") else b"",
+        run_class=request.run_class or launch_service_pb2.RUN_CLASS_AUTOMATION,
+        priority=request.priority,
+        deadline_in_ms=to_ms(request.deadline),
+        budget_micros=request.budget.micros,
+        budget_tokens=request.budget.tokens,
+        budget_given=request.HasField("budget"),
+        labels=json.dumps(dict(request.labels), sort_keys=True),
+    )
+
+
+def parse_version_token(token: str) -> tuple[str, int] | None:
+    """A page token of versions: `name@number`."""
+    if not token:
+        return None
+    name, at, number = token.rpartition("@")
+    if not at or not number.isdecimal() or len(number) > 9:
+        raise invalid_field("page_token", "is not one of ours", "send next_page_token as it was returned")
+    return name, int(number)
+
+
+def gate_message(gate: GateFacts) -> fence_pb2.RunGate:
+    """A run's gate for a cold read."""
+    return fence_pb2.RunGate(
+        run_id=gate.run_id.bytes,
+        epoch=gate.epoch,
+        mode=fence_pb2.Mode.ValueType(int(gate.mode)),
+        outcome=gate.outcome,
+        capabilities=gate.capabilities,
+        granted_micros=gate.granted_micros,
+        envelope_sequence=1 if gate.tenant else 0,
+        tenant=gate.tenant,
+        project=gate.project,
+    )
+
+
+def scope_message(scope: ScopeFacts) -> fence_pb2.ScopeFence:
+    """A scope that is not open."""
+    mode = fence_pb2.Mode.ValueType(scope.mode)
+    return fence_pb2.ScopeFence(kind=scope.kind, scope_id=scope.scope_id, epoch=scope.epoch, mode=mode)
