@@ -553,6 +553,7 @@ class AttemptFinished(google.protobuf.message.Message):
     UNRESOLVED_SLOTS_FIELD_NUMBER: builtins.int
     WORKER_FIELD_NUMBER: builtins.int
     ENDED_AT_MS_FIELD_NUMBER: builtins.int
+    UNRESOLVED_VERSIONS_FIELD_NUMBER: builtins.int
     run_id: builtins.bytes
     """The run."""
     step_key: builtins.str
@@ -581,6 +582,10 @@ class AttemptFinished(google.protobuf.message.Message):
     def unresolved_slots(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
         """On UNCERTAIN: slots whose outcome is unknown."""
 
+    @property
+    def unresolved_versions(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:
+        """On UNCERTAIN: the version of each unresolved slot, in the same order; a resolution with a higher one is later."""
+
     def __init__(
         self,
         *,
@@ -596,10 +601,11 @@ class AttemptFinished(google.protobuf.message.Message):
         unresolved_slots: collections.abc.Iterable[builtins.str] | None = ...,
         worker: builtins.str = ...,
         ended_at_ms: builtins.int = ...,
+        unresolved_versions: collections.abc.Iterable[builtins.int] | None = ...,
     ) -> None: ...
     _HasFieldArgType: typing_extensions.TypeAlias = typing.Literal["failure", b"failure"]
     def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
-    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["attempt_id", b"attempt_id", "authority_epoch", b"authority_epoch", "end", b"end", "ended_at_ms", b"ended_at_ms", "failure", b"failure", "lease_epoch", b"lease_epoch", "output", b"output", "run_id", b"run_id", "step_key", b"step_key", "ticket_sequence", b"ticket_sequence", "unresolved_slots", b"unresolved_slots", "worker", b"worker"]
+    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["attempt_id", b"attempt_id", "authority_epoch", b"authority_epoch", "end", b"end", "ended_at_ms", b"ended_at_ms", "failure", b"failure", "lease_epoch", b"lease_epoch", "output", b"output", "run_id", b"run_id", "step_key", b"step_key", "ticket_sequence", b"ticket_sequence", "unresolved_slots", b"unresolved_slots", "unresolved_versions", b"unresolved_versions", "worker", b"worker"]
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
 
 Global___AttemptFinished: typing_extensions.TypeAlias = AttemptFinished

@@ -213,6 +213,7 @@ class UnresolvedEffect(google.protobuf.message.Message):
     SLOT_FIELD_NUMBER: builtins.int
     STATE_FIELD_NUMBER: builtins.int
     TOOL_FIELD_NUMBER: builtins.int
+    VERSION_FIELD_NUMBER: builtins.int
     step_key: builtins.str
     """The step it belongs to."""
     slot: builtins.str
@@ -221,6 +222,8 @@ class UnresolvedEffect(google.protobuf.message.Message):
     """Its state at the point: proposed, requested, unknown or needs_reconciliation."""
     tool: builtins.str
     """The tool or model it calls."""
+    version: builtins.int
+    """Counts the changes of the slot: a resolution with a higher version is later than this answer."""
     def __init__(
         self,
         *,
@@ -228,8 +231,9 @@ class UnresolvedEffect(google.protobuf.message.Message):
         slot: builtins.str = ...,
         state: builtins.str = ...,
         tool: builtins.str = ...,
+        version: builtins.int = ...,
     ) -> None: ...
-    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["slot", b"slot", "state", b"state", "step_key", b"step_key", "tool", b"tool"]
+    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["slot", b"slot", "state", b"state", "step_key", b"step_key", "tool", b"tool", "version", b"version"]
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
 
 Global___UnresolvedEffect: typing_extensions.TypeAlias = UnresolvedEffect
