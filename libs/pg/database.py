@@ -39,16 +39,15 @@ _ANSWER_MARGIN_S = 2.0
 class Tx:
     """A READ COMMITTED transaction that is open. Short, and no RPC inside."""
 
-    __slots__ = ("_connection", "_name")
+    __slots__ = ("_connection", "_name", "incarnation")
+
+    incarnation: int
+    """Incarnation of the database that will commit this."""
 
     def __init__(self, connection: Connection, name: str) -> None:
         self._connection = connection
         self._name = name
-
-    @property
-    def incarnation(self) -> int:
-        """Incarnation of the database that will commit this."""
-        return self._connection.incarnation
+        self.incarnation = connection.incarnation
 
     async def fetch(self, statement: Statement, *args: Any) -> list[asyncpg.Record]:
         """Runs one statement."""
@@ -101,7 +100,7 @@ class Database:
             return
         pool = asyncpg.create_pool(
             self._url,
-            min_size=1,
+            min_size=0,  # or the driver would log a trace for each reconnection that fails
             max_size=self._size,
             timeout=self._acquire_timeout_s,
             command_timeout=self._answer_timeout_s,
@@ -114,9 +113,13 @@ class Database:
             init=self._welcome,
             reset=keep_nothing,
         )
-        with translated(self.name, committing=False):
-            await pool
+        await pool
         self._pool = pool
+        try:
+            await self.fetch(session_queries.ping)
+        except BaseException:
+            await self.close()
+            raise
 
     async def close(self) -> None:
         """Waits for transactions under way, then closes the connections."""
@@ -134,6 +137,7 @@ class Database:
     async def tx(self) -> AsyncIterator[Tx]:
         """A READ COMMITTED transaction: committed when the block ends, undone when it raises."""
         async with self._connection() as connection:
+            warnings = connection.warnings  # while the connection is certainly ours
             transaction = connection.transaction()
             with translated(self.name, committing=False):
                 await transaction.start()
@@ -142,18 +146,22 @@ class Database:
             except BaseException:
                 await self._undo(connection, transaction)
                 raise
-            connection.warnings.clear()
+            with translated(self.name, committing=False):
+                if connection.is_closed():
+                    raise away(self.name)
+            warnings.clear()
             with translated(self.name, committing=True):
                 await transaction.commit()
-            self._confirm(connection)
+            self._confirm(warnings)
 
     async def fetch(self, statement: Statement, *args: Any) -> list[asyncpg.Record]:
         """Runs one statement that commits by itself."""
         async with self._connection() as connection:
-            connection.warnings.clear()
+            warnings = connection.warnings
+            warnings.clear()
             with translated(self.name, committing=True):
                 rows = await connection.fetch(statement.sql, *args)
-            self._confirm(connection)
+            self._confirm(warnings)
             return rows
 
     async def run(self, work: Callable[[Tx], Awaitable[T]]) -> T:
@@ -191,20 +199,21 @@ class Database:
             await self._release(pool, proxy)
 
     async def _release(self, pool: asyncpg.Pool, proxy: Any) -> None:
-        if proxy.is_in_transaction():
-            proxy.terminate()  # an interrupted begin or commit: its state is not ours to guess
-        with contextlib.suppress(OSError, asyncpg.PostgresError, asyncpg.InterfaceError):
+        with contextlib.suppress(OSError, asyncpg.PostgresError, asyncpg.InterfaceError):  # it is gone already
+            if proxy.is_in_transaction():
+                proxy.terminate()  # an interrupted begin or commit: its state is not ours to guess
             await pool.release(proxy)
 
     async def _undo(self, connection: Connection, transaction: Any) -> None:
         try:
             await transaction.rollback()
         except (OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError):
-            connection.terminate()  # the server undoes it when the connection is gone
+            with contextlib.suppress(asyncpg.InterfaceError):
+                connection.terminate()  # the server undoes it when the connection is gone
 
-    def _confirm(self, connection: Connection) -> None:
-        if connection.warnings:
-            _log.error("%s: a commit came with a warning: %s", self.name, "; ".join(connection.warnings))
+    def _confirm(self, warnings: list[str]) -> None:
+        if warnings:
+            _log.error("%s: a commit came with a warning: %s", self.name, "; ".join(warnings))
             raise unknown(self.name)
 
     async def _welcome(self, connection: asyncpg.Connection) -> None:

@@ -4,14 +4,20 @@ import asyncio
 import inspect
 import time
 from collections.abc import Awaitable, Callable
-from typing import TypeVar
+from typing import Any, TypeVar, overload
 
 T = TypeVar("T")
 _FIRST_PAUSE_S = 0.001
 _LONGEST_PAUSE_S = 0.05
 
 
-async def wait_until(predicate: Callable[[], T | Awaitable[T]], timeout_s: float = 5.0, *, what: str = "") -> T:
+@overload
+async def wait_until(predicate: Callable[[], Awaitable[T]], timeout_s: float = 5.0, *, what: str = "") -> T: ...
+@overload
+async def wait_until(predicate: Callable[[], T], timeout_s: float = 5.0, *, what: str = "") -> T: ...
+
+
+async def wait_until(predicate: Callable[[], Any], timeout_s: float = 5.0, *, what: str = "") -> Any:
     """The first true answer of `predicate` (plain or async), or an AssertionError when time is up."""
     end, pause_s = time.monotonic() + timeout_s, _FIRST_PAUSE_S
     while True:
