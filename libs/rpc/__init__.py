@@ -1,0 +1,1 @@
+"""How calls cross: servers, channels, who may call, refusals on the wire, batches."""

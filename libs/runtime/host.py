@@ -64,7 +64,6 @@ class Host:
         environ: Mapping[str, str] | None = None,
         clock: Clock | None = None,
         ids: IdSource | None = None,
-        deadline_ms_of: Mapping[str, int] | None = None,
     ) -> None:
         self.settings = settings or HostSettings()
         self.surroundings = Surroundings(os.environ if environ is None else environ)
@@ -79,11 +78,6 @@ class Host:
         self._secret = given.get_secret_value() if given else secrets.token_urlsafe(32)
         register_secret(self._secret)
         self.peers = Peers(self.surroundings, self._router, self._secret)
-        self._limits = Limits(
-            message_bytes=self.settings.message_limit_bytes,
-            deadline_ms=self.settings.call_deadline_ms,
-            deadline_ms_of=dict(deadline_ms_of or {}),
-        )
         self._supervisor = Supervisor()
         self._servers: list[PortServer] = []
         self._addresses: Addresses | None = None
@@ -118,7 +112,7 @@ class Host:
         self._bind()
         for server in self._servers:
             await server.start()
-        await asyncio.gather(*(self._start_service(service) for service in self.services))
+        await self._start_services()
         self._supervisor.start("host", [Every(_LAG_INTERVAL_MS, self._measure_lag, "lag")])
 
     async def stop(self, grace_ms: int | None = None) -> None:
@@ -142,6 +136,11 @@ class Host:
         mounted: list[Mounted] = [item for service in self.services for item in service.servicers]
         mounted += self._router.mounted()
         access = Access(self._secret, self._callers(), self._leases())
+        limits = Limits(
+            message_bytes=self.settings.message_limit_bytes,
+            deadline_ms=self.settings.call_deadline_ms,
+            deadline_ms_of={path: limit for service in self.services for path, limit in service.deadlines_ms.items()},
+        )
         binds = {
             "public": self.settings.public_bind,
             "control": self.settings.control_bind,
@@ -157,7 +156,7 @@ class Host:
                 health_board=self.health,
                 clock=self.clock,
                 gate=self._gate,
-                limits=self._limits,
+                limits=limits,
             )
             self._servers.append(server)
             found[port] = self._advertised(server.address)
@@ -175,6 +174,17 @@ class Host:
     def _leases(self) -> Callable[[str], LeaseVerifier | None]:
         by_name = {item.full_name: service.leases for service in self.services for item in service.servicers}
         return by_name.get
+
+    async def _start_services(self) -> None:
+        """Starts them side by side; the first that cannot be started ends the others' start."""
+        loop = asyncio.get_running_loop()
+        tasks = [loop.create_task(self._start_service(service)) for service in self.services]
+        try:
+            await asyncio.gather(*tasks)
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _start_service(self, service: Service) -> None:
         """Starts one service; while its database is away it is tried again, NOT_SERVING and refusing."""

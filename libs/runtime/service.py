@@ -8,8 +8,8 @@ are refused UNAVAILABLE. At the end: health NOT_SERVING, servers drain, loops ar
 Can go wrong: a `start` that waits for another service. That one may be waiting too: ask peers from loops, not from `start`.
 """
 
-from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from runway.internal.fence.v1 import fence_pb2
@@ -96,6 +96,12 @@ class Service(Protocol):
         ...
 
     @property
+    def deadlines_ms(self) -> Mapping[str, int]:
+        """Long polls: the server's own limit for clients that set no deadline, by the method's path
+        (`/runway.launch.v1.LaunchService/WaitRun`); 30 s for every other unary method."""
+        ...
+
+    @property
     def callers(self) -> CallerDirectory | None:
         """How API keys are resolved: only their authority (launch) has one, and gives the raw directory, not a cached one. It
         serves the whole process through a cache; a process without it asks launch over the wire by itself."""
@@ -134,6 +140,7 @@ class Composed:
     stuck: StuckHandler | None = None
     fences: FencesHandler | None = None
     loops: Sequence[Loop | Every] = ()
+    deadlines_ms: Mapping[str, int] = field(default_factory=dict)
     callers: CallerDirectory | None = None
     leases: LeaseVerifier | None = None
     start: Callable[[], Awaitable[None]] = _nothing

@@ -23,6 +23,7 @@ from libs.runtime.clock import SystemClock
 
 SECRET = "the-secret-of-this-installation"
 KEYS = {"rk_caller_1234": frozenset(), "rk_worker_1234": frozenset({"worker"}), "rk_operator_1234": frozenset({"operator"})}
+RUN, ATTEMPT = UUID(int=7), UUID(int=9)
 LEASE = b"\x00\x01signed-lease-token\xff"
 
 
@@ -32,11 +33,11 @@ class Lease:
 
     tenant: str = "acme"
     project: str = "web"
-    run_id: UUID = UUID(int=7)
+    run_id: UUID = RUN
     step_key: str = "fetch"
     authority_epoch: int = 1
     lease_epoch: int = 1
-    attempt_id: UUID = UUID(int=9)
+    attempt_id: UUID = ATTEMPT
     epoch: int = 3
 
 

@@ -2,12 +2,12 @@
 
 import asyncio
 import logging
-from collections.abc import Iterator
 from typing import Any
 
 import grpc
 import pytest
 from google.protobuf import descriptor_pb2, descriptor_pool
+from runway.common.v1 import policy_pb2
 from runway.gateway.v1 import gateway_service_pb2 as gateway
 from runway.gateway.v1 import gateway_service_pb2_grpc
 from runway.internal.fence.v1 import fence_pb2, fence_pb2_grpc
@@ -101,7 +101,7 @@ async def test_each_port_serves_its_own_methods(wire: Wire) -> None:
 
 
 @pytest.fixture
-def unguarded() -> Iterator[str]:
+def unguarded() -> str:
     """A gRPC service with a method that has no policy, and one that lives on the control port."""
     name = "wiretest/unguarded.proto"
     pool = descriptor_pool.Default()
@@ -114,12 +114,10 @@ def unguarded() -> Iterator[str]:
         service = file.service.add(name="Unguarded")
         for method in ("Forgotten", "Controlled"):
             service.method.add(name=method, input_type=".wiretest.Empty", output_type=".wiretest.Empty")
-        from runway.common.v1 import policy_pb2
-
         service.method[1].options.Extensions[policy_pb2.fence] = policy_pb2.FENCE_OPEN
         service.method[1].options.Extensions[policy_pb2.port] = policy_pb2.PORT_CONTROL
         pool.AddSerializedFile(file.SerializeToString())
-    yield "wiretest.Unguarded"
+    return "wiretest.Unguarded"
 
 
 async def test_a_method_without_a_policy_is_denied_and_one_on_another_port_says_where(unguarded: str) -> None:

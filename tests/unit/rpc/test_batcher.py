@@ -172,7 +172,7 @@ async def test_a_call_cancelled_while_it_waited_is_not_handled() -> None:
     recorder.go.release()
     await recorder.until(2)
     recorder.go.release()
-    assert await asyncio.gather(first, kept) == [10, 30]
+    assert [*await asyncio.gather(first, kept)] == [10, 30]
     assert recorder.batches == [[1], [3]]
 
 
@@ -205,7 +205,7 @@ async def test_a_full_queue_refuses_and_says_when_to_come_again() -> None:
     assert refused.value.retry_after_ms
     recorder.go.release()
     recorder.go.release()
-    assert await asyncio.gather(first, second) == [10, 20]
+    assert [*await asyncio.gather(first, second)] == [10, 20]
 
 
 async def test_close_waits_for_everything_submitted() -> None:

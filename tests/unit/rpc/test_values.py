@@ -1,5 +1,7 @@
 """Which Values are taken."""
 
+from typing import Any
+
 import pytest
 from google.protobuf import json_format, struct_pb2
 
@@ -7,7 +9,7 @@ from libs.kernel.refusal import Reason, Refusal
 from libs.rpc.values import check_value
 
 
-def value_of(data: object) -> struct_pb2.Value:
+def value_of(data: Any) -> struct_pb2.Value:
     return json_format.ParseDict(data, struct_pb2.Value())
 
 
