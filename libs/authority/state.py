@@ -1,0 +1,133 @@
+"""Authoritative for what etcd says of members and shard leaders, and for which member should lead which shard.
+
+Can go wrong: taking the board for the truth. It may be late; forwarding to a former leader is refused by that leader, and
+winning is decided by etcd's compare and create, then by the shard's row.
+"""
+
+import asyncio
+import hashlib
+import json
+from collections.abc import AsyncIterator, Collection
+from dataclasses import dataclass
+
+from runway.internal.etcd.v1 import etcd_pb2 as pb
+
+from libs.authority.client import Compacted, EtcdClient, prefix_end
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """A process that takes part."""
+
+    member_id: str
+    address: str
+    lease: int
+
+
+@dataclass(frozen=True, slots=True)
+class Leader:
+    """Who leads a shard. `epoch` is the create revision of its key."""
+
+    member_id: str
+    address: str
+    epoch: int
+    lease: int
+
+
+def preferred(shard: int, members: Collection[str]) -> str | None:
+    """Rendezvous hashing: the member that should lead a shard; each joins and leaves with about its share, no more."""
+    return max(members, key=lambda member: hashlib.sha256(f"{member} {shard}".encode()).digest(), default=None)
+
+
+def value_of(member_id: str, address: str) -> bytes:
+    """What a member's and a leader's key hold."""
+    return json.dumps({"member": member_id, "address": address}, separators=(",", ":")).encode()
+
+
+class Board:
+    """Members and leaders below a prefix, kept up to date by a watch."""
+
+    def __init__(self, client: EtcdClient, prefix: str) -> None:
+        self._client = client
+        self._root = prefix.rstrip("/")
+        self.members: dict[str, Member] = {}
+        self.leaders: dict[int, Leader] = {}
+        self.synced = False
+        self.revision = 0
+        self.version = 0
+        self._changed = asyncio.Condition()
+
+    def member_key(self, member_id: str) -> bytes:
+        """Where a member registers."""
+        return f"{self._root}/members/{member_id}".encode()
+
+    def shard_key(self, shard: int) -> bytes:
+        """Whose creation is the election of a shard."""
+        return f"{self._root}/shards/{shard}".encode()
+
+    async def run(self) -> None:
+        """Keeps the board current until cancelled. Raises EtcdUnavailable when it cannot even be listed."""
+        prefix = f"{self._root}/".encode()
+        self.synced = False
+        while True:
+            listed = await self._client.prefix(prefix)
+            self.members, self.leaders = {}, {}
+            for kv in listed.kvs:
+                self._put(kv)
+            self.revision = listed.header.revision
+            self.synced = True
+            await self._tell()
+            try:
+                async for events in self._client.watch(prefix, prefix_end(prefix), listed.header.revision + 1):
+                    for event in events:
+                        if event.type == pb.Event.EVENT_TYPE_DELETE:
+                            self._drop(event.kv.key)
+                        else:
+                            self._put(event.kv)
+                        self.revision = max(self.revision, event.kv.mod_revision)
+                    await self._tell()
+            except Compacted:
+                continue
+
+    async def observe(self) -> AsyncIterator[dict[int, Leader]]:
+        """Shard to leader, now and at each change."""
+        seen: dict[int, Leader] | None = None
+        while True:
+            version = self.version
+            if self.synced and self.leaders != seen:
+                seen = dict(self.leaders)
+                yield dict(seen)
+            else:
+                await self.newer(version, 60.0)
+
+    async def newer(self, version: int, timeout_s: float) -> None:
+        """Waits until the board is newer than this version, or the time has passed."""
+        try:
+            async with asyncio.timeout(timeout_s), self._changed:
+                await self._changed.wait_for(lambda: self.version > version)
+        except TimeoutError:
+            return
+
+    async def _tell(self) -> None:
+        async with self._changed:
+            self.version += 1
+            self._changed.notify_all()
+
+    def _put(self, kv: pb.KeyValue) -> None:
+        kind, name = self._parts(kv.key)
+        said = json.loads(kv.value)
+        if kind == "members":
+            self.members[name] = Member(said["member"], said["address"], kv.lease)
+        elif kind == "shards":
+            self.leaders[int(name)] = Leader(said["member"], said["address"], kv.create_revision, kv.lease)
+
+    def _drop(self, key: bytes) -> None:
+        kind, name = self._parts(key)
+        if kind == "members":
+            self.members.pop(name, None)
+        elif kind == "shards":
+            self.leaders.pop(int(name), None)
+
+    def _parts(self, key: bytes) -> tuple[str, str]:
+        kind, _, name = key.decode().removeprefix(f"{self._root}/").partition("/")
+        return kind, name
