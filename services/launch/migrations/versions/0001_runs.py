@@ -1,0 +1,12 @@
+"""Tenants, versions, runs, receipts, log, ledger."""
+
+from libs.migrate import run_file, run_script
+from libs.outbox import OUTBOX_DDL
+
+revision = "0001"
+down_revision = None
+
+
+def upgrade() -> None:
+    run_file(__file__)
+    run_script(OUTBOX_DDL)

@@ -1,0 +1,1 @@
+"""Readiness: the authority for step states, joins, and what follows an ended attempt."""

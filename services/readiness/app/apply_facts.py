@@ -1,0 +1,152 @@
+"""Apply what happened: launches, ends of attempts, outcomes of effects, closings, backoffs that passed.
+
+One transaction for a whole delivery: runs are locked in order, each run's steps are decided in memory by the domain, and
+what changed is written with the events that follow. Can go wrong: a run whose version is not known yet (its graph is asked
+of launch before the transaction begins; no RPC is awaited inside).
+"""
+
+from collections.abc import Iterable
+from dataclasses import replace
+from uuid import UUID
+
+from services.readiness.domain.steps import (
+    TERMINAL,
+    End,
+    RunView,
+    Step,
+    StepState,
+    begin,
+    close,
+    end_of,
+    finish_attempt,
+    resolve_effect,
+    retry_due,
+)
+from services.readiness.ports import ACTIVE, CLOSED, FINISHED, Facts, Notice, Ports, RunFacts, Tx
+
+
+async def apply_facts(ports: Ports, facts: Facts) -> None:
+    """Applies a delivery; repeats and late facts change nothing."""
+    now = ports.clock.now_ms()
+    graphs = await ports.versions.graphs(sorted({run.digest for run in facts.launched}))
+    launched = [run for run in facts.launched if run.digest in graphs]
+    named = {run_id for run_id, _ in (*facts.attempts, *facts.effects, *facts.due)} | set(facts.closed)
+    committed: list[tuple[RunFacts, RunView]] = []
+    try:
+        async with ports.db.tx() as tx:
+            views = await _begin(ports, tx, launched, now)
+            if named:
+                committed = await _move(ports, tx, facts, named, now)
+    except BaseException:
+        for run_id in named:
+            ports.cache.drop(run_id)
+        raise
+    for run, view in [*views, *committed]:
+        if run.state == ACTIVE:
+            ports.cache.put(run.run_id, run.version, view.steps)
+        else:
+            ports.cache.drop(run.run_id)
+
+
+async def _begin(ports: Ports, tx: Tx, launched: list[RunFacts], now: int) -> list[tuple[RunFacts, RunView]]:
+    """Stores new runs with their steps and first tickets; those closed before they came are born closed."""
+    if not launched:
+        return []
+    graphs = await ports.versions.graphs(sorted({run.digest for run in launched}))
+    new = await tx.add_runs(sorted({run.run_id: run for run in launched}.values(), key=lambda run: run.run_id))
+    early = await tx.closed_early(sorted(new))
+    views, closed, notices = [], [], []
+    for run in launched:
+        if run.run_id not in new:
+            continue
+        new.discard(run.run_id)
+        view = RunView(run.run_id, graphs[run.digest], begin(graphs[run.digest]))
+        if run.run_id in early:
+            close(view)
+            closed.append(replace(run, state=CLOSED, version=run.version + 1))
+        else:
+            ready = [step for step in view.steps.values() if step.state == StepState.READY]
+            notices += [ports.notices.ready(run, view.graph, step, view.steps, now) for step in ready]
+        views.append((closed[-1] if run.run_id in early else run, view))
+    await tx.add_steps([(run.run_id, step) for run, view in views for step in view.steps.values()])
+    await tx.save(closed, [])
+    await tx.send(notices, now)
+    return views
+
+
+async def _move(ports: Ports, tx: Tx, facts: Facts, named: set[UUID], now: int) -> list[tuple[RunFacts, RunView]]:
+    """Applies facts to runs that are known."""
+    runs = await tx.lock_runs(sorted(named))
+    await tx.remember_closed([run_id for run_id in facts.closed if run_id not in runs], now)
+    if facts.effects:
+        await tx.save_resolutions(facts.effects)
+    active = {run_id: run for run_id, run in runs.items() if run.state == ACTIVE}
+    views = await _views(ports, tx, active.values())
+    doubtful = [(run_id, fact.step_key) for run_id, fact in facts.attempts if fact.end == End.UNCERTAIN]
+    resolved = await tx.resolutions(doubtful) if doubtful else {}
+    for run_id, attempt in facts.attempts:
+        if run_id in views:
+            finish_attempt(views[run_id], attempt, resolved.get((run_id, attempt.step_key), {}), now)
+    for run_id, effect in facts.effects:
+        if run_id in views:
+            resolve_effect(views[run_id], effect)
+    for run_id, key in facts.due:
+        if run_id in views:
+            retry_due(views[run_id], key, now)
+    for run_id in facts.closed:
+        if run_id in views:
+            close(views[run_id])
+    return await _save(ports, tx, active, views, set(facts.closed), now)
+
+
+async def _views(ports: Ports, tx: Tx, runs: Iterable[RunFacts]) -> dict[UUID, RunView]:
+    """Each run's steps: as this process last committed them, where the run has not moved since; else from the rows."""
+    runs = list(runs)
+    known = {run.run_id: ports.cache.get(run.run_id, run.version) for run in runs}
+    missing = [run_id for run_id, steps in known.items() if steps is None]
+    loaded = await tx.load_steps(missing) if missing else {}
+    graphs = await ports.versions.graphs(sorted({run.digest for run in runs}))
+    views = {}
+    for run in runs:
+        steps = known[run.run_id]
+        views[run.run_id] = RunView(run.run_id, graphs[run.digest], loaded[run.run_id] if steps is None else dict(steps))
+    return views
+
+
+async def _save(
+    ports: Ports, tx: Tx, runs: dict[UUID, RunFacts], views: dict[UUID, RunView], closed: set[UUID], now: int
+) -> list[tuple[RunFacts, RunView]]:
+    """Writes what changed, with the events that follow from it."""
+    saved: list[tuple[RunFacts, RunView]] = []
+    notices: list[Notice] = []
+    for run_id, view in views.items():
+        if not view.touched and run_id not in closed:
+            continue
+        run = runs[run_id]
+        done = view.finished
+        state = FINISHED if done else CLOSED if run_id in closed else ACTIVE
+        moved = replace(run, state=state, version=run.version + 1)
+        notices += _notices(ports, moved, view, done, now)
+        saved.append((moved, view))
+    if saved:
+        await tx.save([run for run, _ in saved], [(run.run_id, step) for run, view in saved for step in view.touched.values()])
+        await tx.send(notices, now)
+    return saved
+
+
+def _notices(ports: Ports, run: RunFacts, view: RunView, done: bool, now: int) -> list[Notice]:
+    ended: list[Step] = [step for step in view.touched.values() if step.state in TERMINAL]
+    if done:
+        end = end_of(view.graph, view.steps)
+        return [ports.notices.graph_finished(run, view.graph, end, view.steps, ended, now)]
+    notices = [ports.notices.finished(run, step, now) for step in ended]
+    ready = [step for step in view.touched.values() if step.state == StepState.READY]
+    return notices + [ports.notices.ready(run, view.graph, step, view.steps, now) for step in ready]
+
+
+async def fire_retries(ports: Ports, limit: int = 1000) -> int:
+    """Readies steps whose backoff has passed; how many were due."""
+    due = await ports.reads.due_retries(ports.clock.now_ms(), limit)
+    if due:
+        await apply_facts(ports, Facts(due=due))
+    return len(due)

@@ -1,0 +1,65 @@
+"""Events of other services → readiness' one verb, a whole delivery at a time. A bad event is refused by itself."""
+
+from collections.abc import Sequence
+from uuid import UUID
+
+from google.protobuf.message import DecodeError
+from runway.events.v1 import events_pb2
+from runway.internal.inbox.v1 import inbox_pb2
+
+from libs.kernel.ids import uuid_from_bytes
+from libs.kernel.refusal import Refusal, invalid_field
+from services.readiness import translate
+from services.readiness.app.apply_facts import apply_facts
+from services.readiness.domain.steps import AttemptFact, EffectFact
+from services.readiness.ports import Facts, Ports, RunFacts
+
+
+class Batch:
+    """Facts of one delivery, sorted by kind."""
+
+    def __init__(self) -> None:
+        self.launched: list[RunFacts] = []
+        self.closed: list[UUID] = []
+        self.attempts: list[tuple[UUID, AttemptFact]] = []
+        self.effects: list[tuple[UUID, EffectFact]] = []
+
+    def take(self, raw: bytes) -> None:
+        """Parses one event into its list; refuses what is none of readiness'."""
+        try:
+            event = events_pb2.Event.FromString(raw)
+        except DecodeError:
+            raise invalid_field("events", "holds bytes that are no event", "send runway.events.v1.Event") from None
+        kind = event.WhichOneof("fact")
+        match kind:
+            case "run_launched":
+                self.launched.append(translate.launched(event.run_launched))
+            case "run_closing":
+                self.closed.append(uuid_from_bytes(event.run_closing.run_id, "run_closing.run_id"))
+            case "attempt_finished":
+                run_id = uuid_from_bytes(event.attempt_finished.run_id, "attempt_finished.run_id")
+                self.attempts.append((run_id, translate.attempt(event.attempt_finished)))
+            case "effect_resolved":
+                run_id = uuid_from_bytes(event.effect_resolved.run_id, "effect_resolved.run_id")
+                self.effects.append((run_id, translate.effect(event.effect_resolved)))
+            case _:
+                raise invalid_field("events", f"holds a {kind or 'empty'} event, which is not readiness'", "send it to its receiver")
+
+    @property
+    def facts(self) -> Facts:
+        """All of it."""
+        return Facts(self.launched, self.closed, self.attempts, self.effects)
+
+
+async def apply(ports: Ports, raws: Sequence[bytes]) -> tuple[int, list[inbox_pb2.EventVerdict]]:
+    """Applies a delivery; one verdict per event. What cannot be stored now raises, and all of it comes again."""
+    batch = Batch()
+    verdicts = []
+    for raw in raws:
+        try:
+            batch.take(raw)
+            verdicts.append(inbox_pb2.EventVerdict(verdict=inbox_pb2.VERDICT_APPLIED))
+        except Refusal as refusal:
+            verdicts.append(inbox_pb2.EventVerdict(verdict=inbox_pb2.VERDICT_REFUSED, reason=str(refusal)))
+    await apply_facts(ports, batch.facts)
+    return ports.db.incarnation, verdicts

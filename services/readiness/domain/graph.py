@@ -1,0 +1,95 @@
+"""Authoritative for what a workflow version's graph is to readiness: steps, edges, policies. Pure and immutable: built once
+per version and shared by all its runs."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import IntEnum
+
+
+class When(IntEnum):
+    """What a predecessor's end must be."""
+
+    SUCCESS = 1
+    FAILURE = 2
+    ALWAYS = 3
+
+
+class Join(IntEnum):
+    """How many needs must hold."""
+
+    ALL = 1
+    ANY = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Need:
+    """One edge into a step."""
+
+    step: str
+    when: When
+
+
+@dataclass(frozen=True, slots=True)
+class Retry:
+    """What follows a failed attempt; times in milliseconds."""
+
+    max_attempts: int
+    initial_ms: int
+    multiplier: float
+    max_ms: int
+    classes: frozenset[str]
+
+
+@dataclass(frozen=True, slots=True)
+class Contract:
+    """What attempts of a step may do and need."""
+
+    handler: str
+    timeout_ms: int
+    lease_ttl_ms: int
+    tools: tuple[str, ...]
+    models: tuple[str, ...]
+    checkpoints: bool
+    requires: tuple[str, ...]
+    points: int
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """One step of the graph."""
+
+    key: str
+    needs: tuple[Need, ...]
+    join: Join
+    retry: Retry
+    contract: Contract
+    output_schema: str
+
+
+@dataclass(frozen=True, slots=True)
+class Graph:
+    """A workflow version; `order` is the author's order of the steps."""
+
+    nodes: Mapping[str, Node]
+    order: tuple[str, ...]
+    successors: Mapping[str, tuple[str, ...]]
+    output_step: str
+
+    @property
+    def sinks(self) -> tuple[str, ...]:
+        """Steps that nothing needs."""
+        return tuple(key for key in self.order if not self.successors[key])
+
+
+def build_graph(nodes: list[Node], output_step: str) -> Graph:
+    """The graph of these nodes."""
+    following: dict[str, list[str]] = {node.key: [] for node in nodes}
+    for node in nodes:
+        for need in node.needs:
+            following[need.step].append(node.key)
+    return Graph(
+        nodes={node.key: node for node in nodes},
+        order=tuple(node.key for node in nodes),
+        successors={key: tuple(keys) for key, keys in following.items()},
+        output_step=output_step,
+    )

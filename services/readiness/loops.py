@@ -1,0 +1,42 @@
+"""Readiness' timers: backoffs that passed, old notes, and what does not move."""
+
+from runway.internal.inbox.v1 import inbox_pb2
+
+from libs.outbox import stuck_outbox
+from libs.pg import Database
+from libs.runtime import Every
+from services.readiness.app.apply_facts import fire_retries
+from services.readiness.ports import HouseKeeping, Ports
+from services.readiness.settings import ReadinessSettings
+
+
+def loops(ports: Ports, house: HouseKeeping, settings: ReadinessSettings) -> list[Every]:
+    """What runs while readiness serves."""
+
+    async def retry() -> None:
+        while await fire_retries(ports):
+            continue
+
+    async def forget() -> None:
+        await house.forget_closed(ports.clock.now_ms() - settings.early_keep_ms)
+
+    return [Every(settings.retry_poll_ms, retry, "fire_retries"), Every(60_000, forget, "forget_closed")]
+
+
+class ReadinessStuck:
+    """What of readiness does not move; answers `ListStuck`."""
+
+    def __init__(self, ports: Ports, house: HouseKeeping, db: Database) -> None:
+        self._ports = ports
+        self._house = house
+        self._db = db
+
+    async def list_stuck(self, request: inbox_pb2.ListStuckRequest) -> inbox_pb2.ListStuckResponse:
+        """Undelivered events, dead letters, steps that wait for an effect's outcome."""
+        now = self._ports.clock.now_ms()
+        limit = request.limit or 200
+        items = list(await stuck_outbox(self._db, now - request.older_than_ms, limit))
+        for run_id, step_key, slots in await self._house.waiting_long(limit):
+            text = f"step {step_key} waits for the outcome of {slots}"
+            items.append(inbox_pb2.StuckItem(kind="step_waits_for_effect", run_id=run_id.bytes, since_ms=now, detail=text))
+        return inbox_pb2.ListStuckResponse(items=sorted(items, key=lambda item: item.since_ms)[:limit])

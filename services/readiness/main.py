@@ -1,0 +1,43 @@
+"""Composition root of readiness: the only file that constructs things."""
+
+from runway.readiness.v1.readiness_service_pb2_grpc import add_ReadinessServiceServicer_to_server
+
+from libs.outbox import Relay
+from libs.pg import Database
+from libs.runtime import Composed, Host, Loop, Mounted, PeerSender, Service, run_service
+from services.readiness import consumers
+from services.readiness.app.cache import StepCache
+from services.readiness.clients.notices import EventNotices
+from services.readiness.clients.versions import VersionClient
+from services.readiness.loops import ReadinessStuck, loops
+from services.readiness.ports import Ports
+from services.readiness.servicer import ReadinessServicer
+from services.readiness.settings import ReadinessSettings
+from services.readiness.store.steps import ReadinessDatabase
+
+
+async def compose(host: Host) -> Service:
+    """Builds readiness for this process; opens nothing."""
+    settings = ReadinessSettings()
+    db = Database(host.database_url("readiness"), name="readiness", size=settings.pool_size)
+    relay = Relay(db, PeerSender(host.peers), host.clock, name="readiness")
+    store = ReadinessDatabase(db, relay, host.ids)
+    versions = VersionClient(store, host.peers)
+    cache = StepCache(settings.cache_runs, settings.cache_run_bytes)
+    ports = Ports(store, store, versions, cache, EventNotices(host.ids), host.clock)
+    servicer = ReadinessServicer(store, versions)
+    return Composed(
+        name="readiness",
+        healthy=db.ping,
+        servicers=[Mounted(add_ReadinessServiceServicer_to_server, servicer, "runway.readiness.v1.ReadinessService")],
+        inbox=lambda raws: consumers.apply(ports, raws),
+        stuck=ReadinessStuck(ports, store, db).list_stuck,
+        loops=[Loop("relay", relay.run), *loops(ports, store, settings)],
+        start=db.open,
+        stop=db.close,
+    )
+
+
+def run() -> None:
+    """This service alone in a process."""
+    run_service("readiness")

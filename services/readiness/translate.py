@@ -1,0 +1,170 @@
+"""Protobuf ↔ readiness' domain, both ways."""
+
+import json
+from collections.abc import Mapping, Sequence
+
+from google.protobuf import json_format, struct_pb2
+from google.protobuf.duration_pb2 import Duration
+from google.protobuf.timestamp_pb2 import Timestamp
+from runway.common.v1 import common_pb2
+from runway.events.v1 import events_pb2
+from runway.launch.v1 import workflow_pb2
+from runway.readiness.v1 import readiness_service_pb2 as pb
+
+from libs.kernel.ids import uuid_from_bytes
+from libs.kernel.refusal import invalid_field
+from services.readiness.domain.graph import Contract, Graph, Join, Need, Node, Retry, When, build_graph
+from services.readiness.domain.steps import AttemptFact, EffectFact, End, FailureFacts, Step
+from services.readiness.ports import RunFacts
+
+POINT_GATEWAY = 1
+POINT_CHECKPOINT = 2
+
+
+def _ms(duration: Duration) -> int:
+    return duration.seconds * 1000 + duration.nanos // 1_000_000
+
+
+def parse_graph(raw: bytes) -> Graph:
+    """The graph of a published spec; defaults were filled in when it was published."""
+    spec = workflow_pb2.WorkflowSpec.FromString(raw)
+    return build_graph([_node(spec, step) for step in spec.steps], spec.output_step)
+
+
+def _node(spec: workflow_pb2.WorkflowSpec, step: workflow_pb2.StepSpec) -> Node:
+    gateway = POINT_GATEWAY if step.tools or step.models else 0
+    schema = json.dumps(json_format.MessageToDict(step.output_schema)) if step.HasField("output_schema") else ""
+    return Node(
+        key=step.key,
+        needs=tuple(Need(need.step, When(int(need.when))) for need in step.needs),
+        join=Join(int(step.join)),
+        retry=Retry(
+            step.retry.max_attempts,
+            _ms(step.retry.initial_backoff),
+            step.retry.multiplier,
+            _ms(step.retry.max_backoff),
+            frozenset(step.retry.retry_on),
+        ),
+        contract=Contract(
+            handler=f"{spec.name}.{step.handler}@{spec.build}",
+            timeout_ms=_ms(step.timeout),
+            lease_ttl_ms=_ms(step.lease_ttl),
+            tools=tuple(step.tools),
+            models=tuple(step.models),
+            checkpoints=step.checkpoints,
+            requires=tuple(step.requires),
+            points=gateway | (POINT_CHECKPOINT if step.checkpoints else 0),
+        ),
+        output_schema=schema,
+    )
+
+
+def launched(fact: events_pb2.RunLaunched) -> RunFacts:
+    """A new run."""
+    return RunFacts(
+        run_id=uuid_from_bytes(fact.run_id, "run_launched.run_id"),
+        tenant=fact.tenant,
+        project=fact.project,
+        digest=fact.workflow_digest,
+        build=fact.build,
+        run_class=fact.run_class,
+        priority=fact.priority,
+        deadline_ms=fact.deadline_ms,
+        epoch=fact.epoch,
+        input=fact.input,
+        state=1,
+        version=1,
+    )
+
+
+def failure_of(failure: events_pb2.Failure) -> FailureFacts:
+    """A failure."""
+    return FailureFacts(failure.failure_class or "attempt", failure.message[:2000], failure.type[:200])
+
+
+def attempt(fact: events_pb2.AttemptFinished) -> AttemptFact:
+    """The end of an attempt."""
+    if fact.end == events_pb2.ATTEMPT_END_UNSPECIFIED or fact.end not in events_pb2.AttemptEnd.values():
+        raise invalid_field("attempt_finished.end", "is no end", "send one of AttemptEnd")
+    if len(fact.unresolved_slots) != len(fact.unresolved_versions):
+        raise invalid_field("attempt_finished.unresolved_versions", "does not match unresolved_slots", "send one a slot")
+    return AttemptFact(
+        step_key=fact.step_key,
+        ticket_sequence=fact.ticket_sequence,
+        end=End(int(fact.end)),
+        output=fact.output,
+        failure=failure_of(fact.failure) if fact.HasField("failure") else None,
+        unresolved=dict(zip(fact.unresolved_slots, fact.unresolved_versions, strict=True)),
+    )
+
+
+def effect(fact: events_pb2.EffectResolved) -> EffectFact:
+    """A slot's outcome."""
+    return EffectFact(fact.step_key, fact.slot, fact.state, fact.version)
+
+
+def failure_event(failure: FailureFacts) -> events_pb2.Failure:
+    """A failure for an event."""
+    return events_pb2.Failure(failure_class=failure.failure_class, message=failure.message, type=failure.type)
+
+
+def finished_event(run: RunFacts, step: Step, now_ms: int) -> events_pb2.StepFinished:
+    """A terminal step."""
+    return events_pb2.StepFinished(
+        run_id=run.run_id.bytes,
+        step_key=step.key,
+        state=step.state.name.lower(),
+        attempts=step.attempts,
+        failure=failure_event(step.failure) if step.failure else None,
+        at_ms=now_ms,
+    )
+
+
+def ticket_input(run_input: bytes, outputs: Mapping[str, bytes]) -> bytes:
+    """`{"run": input, "steps": {key: output}}` as a serialized Value."""
+    value = struct_pb2.Value()
+    fields = value.struct_value.fields
+    fields["run"].ParseFromString(run_input or _NULL)
+    steps = fields["steps"].struct_value
+    steps.SetInParent()
+    for key, output in outputs.items():
+        steps.fields[key].ParseFromString(output or _NULL)
+    return value.SerializeToString()
+
+
+_NULL = struct_pb2.Value(null_value=struct_pb2.NULL_VALUE).SerializeToString()
+
+
+def graph_output(graph: Graph, steps: Mapping[str, Step]) -> bytes:
+    """The run's output: of the output step, of the single last step, or of all last steps by key."""
+    key = graph.output_step or (graph.sinks[0] if len(graph.sinks) == 1 else "")
+    if key:
+        return steps[key].output or _NULL
+    value = struct_pb2.Value()
+    value.struct_value.SetInParent()
+    for sink in graph.sinks:
+        value.struct_value.fields[sink].ParseFromString(steps[sink].output or _NULL)
+    return value.SerializeToString()
+
+
+def step_message(graph: Graph, step: Step) -> pb.Step:
+    """A step for people."""
+    failure = step.failure
+    return pb.Step(
+        step_key=step.key,
+        state=pb.StepState.ValueType(int(step.state)),
+        attempts=step.attempts,
+        wait_reason=step.wait_reason,
+        failure=common_pb2.Failure(failure_class=failure.failure_class, message=failure.message, type=failure.type)
+        if failure
+        else None,
+        output=struct_pb2.Value.FromString(step.output) if step.output else None,
+        retry_at=Timestamp(seconds=step.retry_at_ms // 1000, nanos=step.retry_at_ms % 1000 * 1_000_000) if step.retry_at_ms else None,
+        needs=[need.step for need in graph.nodes[step.key].needs],
+        version=step.version,
+    )
+
+
+def ordered(graph: Graph, steps: Mapping[str, Step]) -> Sequence[Step]:
+    """Steps in the author's order."""
+    return [steps[key] for key in graph.order]
