@@ -112,9 +112,10 @@ def unguarded() -> str:
         file.dependency.extend(["runway/common/v1/policy.proto"])
         file.message_type.add(name="Empty")
         service = file.service.add(name="Unguarded")
-        for method in ("Forgotten", "Controlled"):
+        for method in ("Forgotten", "Controlled", "Open"):
             service.method.add(name=method, input_type=".wiretest.Empty", output_type=".wiretest.Empty")
         service.method[1].options.Extensions[policy_pb2.fence] = policy_pb2.FENCE_OPEN
+        service.method[2].options.Extensions[policy_pb2.fence] = policy_pb2.FENCE_OPEN
         service.method[1].options.Extensions[policy_pb2.port] = policy_pb2.PORT_CONTROL
         pool.AddSerializedFile(file.SerializeToString())
     return "wiretest.Unguarded"
@@ -128,24 +129,35 @@ async def test_a_method_without_a_policy_is_denied_and_one_on_another_port_says_
         handler = grpc.unary_unary_rpc_method_handler(
             echo, inbox_pb2.ListStuckResponse.FromString, inbox_pb2.ListStuckResponse.SerializeToString
         )
-        handlers = {"Forgotten": handler, "Controlled": handler}
+        handlers = {"Forgotten": handler, "Controlled": handler, "Open": handler}
         server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(unguarded, handlers),))
 
-    server = serve(
-        "public",
-        "127.0.0.1:0",
-        mounted=[Mounted(add, None, unguarded)],
-        access=Access(SECRET),
-        health_board=HealthBoard(),
-        clock=SystemClock(),
-    )
-    await server.start()
-    async with grpc.aio.insecure_channel(server.address) as channel:
-        denied = refusal_of(await refused(channel.unary_unary(f"/{unguarded}/Forgotten")(b"")))
-        assert denied.reason is Reason.METHOD_DENIED
-        assert "has no policy" in denied.message
-        assert await channel.unary_unary(f"/{unguarded}/Controlled")(b"") == b""
-    await server.stop(0)
+    async def call(port: str, method: str) -> bytes:
+        server = serve(
+            port,
+            "127.0.0.1:0",
+            mounted=[Mounted(add, None, unguarded)],
+            access=Access(SECRET),
+            health_board=HealthBoard(),
+            clock=SystemClock(),
+        )
+        await server.start()
+        try:
+            async with grpc.aio.insecure_channel(server.address) as channel:
+                answer: bytes = await channel.unary_unary(f"/{unguarded}/{method}")(b"")
+                return answer
+        finally:
+            await server.stop(0)
+
+    denied = refusal_of(await refused(call("public", "Forgotten")))
+    assert denied.reason is Reason.METHOD_DENIED
+    assert "has no policy" in denied.message
+    assert await call("public", "Controlled") == b""
+    assert await call("control", "Controlled") == b""
+    elsewhere = refusal_of(await refused(call("control", "Open")))
+    assert elsewhere.reason is Reason.METHOD_DENIED
+    assert "is served on the public port" in elsewhere.message
+    assert await call("public", "Open") == b""
 
 
 async def test_every_violated_rule_is_named_at_once(wire: Wire) -> None:
