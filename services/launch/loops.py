@@ -2,9 +2,9 @@
 
 from runway.internal.inbox.v1 import inbox_pb2
 
-from libs.outbox import stuck_outbox
 from libs.pg import Database
-from libs.runtime import Every
+from libs.runtime.sender import stuck_outbox
+from libs.runtime.service import Every
 from services.launch.app.close_runs import expire_runs
 from services.launch.app.wait_runs import WaitHub
 from services.launch.ports import Ports

@@ -9,7 +9,11 @@ from runway.launch.v1.launch_service_pb2_grpc import add_LaunchServiceServicer_t
 
 from libs.outbox import Outgoing, Relay
 from libs.pg import Database
-from libs.runtime import Composed, Host, Loop, Mounted, PeerSender, Service, run_service
+from libs.rpc.server import Mounted
+from libs.runtime.host import Host
+from libs.runtime.process import run as run_process
+from libs.runtime.sender import PeerSender
+from libs.runtime.service import Composed, Loop, Service
 from services.launch import consumers
 from services.launch.app.limit_rate import LaunchRate
 from services.launch.app.record_receipts import record_receipts
@@ -41,11 +45,12 @@ async def compose(host: Host) -> Service:
 
     async def on_answers(answers: list[tuple[Outgoing, bytes]]) -> None:
         receipts = [
-            receipt_of(raise_.key, _BITS[raise_.receiver], fence_pb2.RaiseAnswer.FromString(answer)) for raise_, answer in answers
+            receipt_of(raise_.key, _BITS[raise_.receiver], fence_pb2.RaiseAnswer.FromString(answer))
+            for raise_, answer in answers
         ]
         await record_receipts(ports, [receipt for receipt in receipts if receipt.epoch])
 
-    relay = Relay(db, PeerSender(host.peers), host.clock, on_answers=on_answers, name="launch")
+    relay = Relay(db, PeerSender(host.peers), host.clock, on_answers=on_answers)
     reads = LaunchReads(db)
     hub = WaitHub(reads)
     ports = Ports(
@@ -103,4 +108,4 @@ async def compose(host: Host) -> Service:
 
 def run() -> None:
     """This service alone in a process."""
-    run_service("launch")
+    run_process(["launch"])

@@ -181,7 +181,9 @@ class Catalogue(Protocol):
 class Tenancy(Protocol):
     """Tenants and keys."""
 
-    async def put_tenant(self, tenant: str, limit_micros: int, max_active: int, expected: int | None, now_ms: int) -> Account | None:
+    async def put_tenant(
+        self, tenant: str, limit_micros: int, max_active: int, expected: int | None, now_ms: int
+    ) -> Account | None:
         """The tenant after the change; None when `expected` lost."""
         ...
 
@@ -310,5 +312,3 @@ class Ports:
     clock: Clock
     ids: IdSource
     limits: Limits
-
-

@@ -9,11 +9,14 @@ from runway.launch.v1 import launch_service_pb2_grpc
 
 from libs.kernel.ids import uuid_from_text
 from libs.kernel.refusal import Refusal, invalid_field, not_found
-from libs.rpc import Batcher, Caller, check_value, current_call, item_error
+from libs.rpc.batcher import Batcher
+from libs.rpc.identity import Caller, current_call
+from libs.rpc.items import item_error
+from libs.rpc.values import check_value
 from services.launch import translate
 from services.launch.app.cancel_runs import Cancel, Cancelled, cancel_runs
 from services.launch.app.check_schemas import refuse_misfit
-from services.launch.app.launch_runs import Launched, LaunchAsk, check, launch_runs
+from services.launch.app.launch_runs import LaunchAsk, Launched, check, launch_runs
 from services.launch.app.limit_rate import LaunchRate
 from services.launch.app.publish_version import publish_version, refuse_invalid
 from services.launch.app.wait_runs import WaitHub, wait_run, watch_run
@@ -51,7 +54,9 @@ class LaunchServicer(launch_service_pb2_grpc.LaunchServiceServicer):
         await self._launch.close()
         await self._cancel.close()
 
-    async def PublishWorkflowVersion(self, request: pb.PublishWorkflowVersionRequest, context: Any) -> pb.PublishWorkflowVersionResponse:
+    async def PublishWorkflowVersion(
+        self, request: pb.PublishWorkflowVersionRequest, context: Any
+    ) -> pb.PublishWorkflowVersionResponse:
         """See the contract."""
         caller = current_call().require_caller()
         project = project_of(caller, request.project)
@@ -70,7 +75,9 @@ class LaunchServicer(launch_service_pb2_grpc.LaunchServiceServicer):
         version = await self._ports.catalogue.resolve(caller.tenant, project_of(caller, request.project), request.workflow)
         return pb.GetWorkflowVersionResponse(version=translate.version_message(version))
 
-    async def ListWorkflowVersions(self, request: pb.ListWorkflowVersionsRequest, context: Any) -> pb.ListWorkflowVersionsResponse:
+    async def ListWorkflowVersions(
+        self, request: pb.ListWorkflowVersionsRequest, context: Any
+    ) -> pb.ListWorkflowVersionsResponse:
         """See the contract."""
         caller = current_call().require_caller()
         size = translate.page_of(request.page_size, 50)
@@ -143,7 +150,9 @@ class LaunchServicer(launch_service_pb2_grpc.LaunchServiceServicer):
         project = caller.project or request.project
         runs = await self._ports.reads.list_runs(caller.tenant, project, states, request.workflow, before, size + 1)
         token = str(runs[size - 1].head.run_id) if len(runs) > size else ""
-        return pb.ListRunsResponse(runs=[translate.run_message(run, payload=False) for run in runs[:size]], next_page_token=token)
+        return pb.ListRunsResponse(
+            runs=[translate.run_message(run, payload=False) for run in runs[:size]], next_page_token=token
+        )
 
     async def CancelRun(self, request: pb.CancelRunRequest, context: Any) -> pb.CancelRunResponse:
         """See the contract."""
@@ -197,5 +206,3 @@ def _result(answer: Launched | Refusal) -> pb.LaunchResult:
     if isinstance(answer, Refusal):
         return pb.LaunchResult(error=item_error(answer))
     return pb.LaunchResult(run=translate.run_message(answer.run), replayed=answer.replayed)
-
-

@@ -10,7 +10,7 @@ from runway.launch.v1 import admin_service_pb2_grpc
 
 from libs.kernel.ids import uuid_from_text
 from libs.kernel.refusal import Reason, Refusal, unreachable
-from libs.rpc import Caller
+from libs.rpc.identity import Caller
 from services.launch import translate
 from services.launch.app.manage_tenants import create_key, get_tenant, put_tenant, revoke_key
 from services.launch.ports import KeyRecord, LeafReads, Ports

@@ -3,7 +3,7 @@
 from pydantic import Field
 from pydantic_settings import SettingsConfigDict
 
-from libs.runtime import RunwaySettings
+from libs.runtime.settings import RunwaySettings
 
 
 class LaunchSettings(RunwaySettings):

@@ -18,7 +18,7 @@ from runway.launch.v1 import admin_service_pb2, launch_service_pb2, workflow_pb2
 
 from libs.kernel.ids import digest, uuid_from_bytes
 from libs.kernel.refusal import invalid_field
-from libs.rpc import Caller
+from libs.rpc.identity import Caller
 from services.launch.app.launch_runs import LaunchAsk
 from services.launch.domain.admission import Account
 from services.launch.domain.closing import Closing

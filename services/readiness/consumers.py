@@ -43,7 +43,9 @@ class Batch:
                 run_id = uuid_from_bytes(event.effect_resolved.run_id, "effect_resolved.run_id")
                 self.effects.append((run_id, translate.effect(event.effect_resolved)))
             case _:
-                raise invalid_field("events", f"holds a {kind or 'empty'} event, which is not readiness'", "send it to its receiver")
+                raise invalid_field(
+                    "events", f"holds a {kind or 'empty'} event, which is not readiness'", "send it to its receiver"
+                )
 
     @property
     def facts(self) -> Facts:

@@ -2,9 +2,9 @@
 
 from runway.internal.inbox.v1 import inbox_pb2
 
-from libs.outbox import stuck_outbox
 from libs.pg import Database
-from libs.runtime import Every
+from libs.runtime.sender import stuck_outbox
+from libs.runtime.service import Every
 from services.readiness.app.apply_facts import fire_retries
 from services.readiness.ports import HouseKeeping, Ports
 from services.readiness.settings import ReadinessSettings

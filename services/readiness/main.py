@@ -4,7 +4,11 @@ from runway.readiness.v1.readiness_service_pb2_grpc import add_ReadinessServiceS
 
 from libs.outbox import Relay
 from libs.pg import Database
-from libs.runtime import Composed, Host, Loop, Mounted, PeerSender, Service, run_service
+from libs.rpc.server import Mounted
+from libs.runtime.host import Host
+from libs.runtime.process import run as run_process
+from libs.runtime.sender import PeerSender
+from libs.runtime.service import Composed, Loop, Service
 from services.readiness import consumers
 from services.readiness.app.cache import StepCache
 from services.readiness.clients.notices import EventNotices
@@ -20,7 +24,7 @@ async def compose(host: Host) -> Service:
     """Builds readiness for this process; opens nothing."""
     settings = ReadinessSettings()
     db = Database(host.database_url("readiness"), name="readiness", size=settings.pool_size)
-    relay = Relay(db, PeerSender(host.peers), host.clock, name="readiness")
+    relay = Relay(db, PeerSender(host.peers), host.clock)
     store = ReadinessDatabase(db, relay, host.ids)
     versions = VersionClient(store, host.peers)
     cache = StepCache(settings.cache_runs, settings.cache_run_bytes)
@@ -40,4 +44,4 @@ async def compose(host: Host) -> Service:
 
 def run() -> None:
     """This service alone in a process."""
-    run_service("readiness")
+    run_process(["readiness"])

@@ -7,7 +7,7 @@ from runway.readiness.v1 import readiness_service_pb2_grpc
 
 from libs.kernel.ids import uuid_from_text
 from libs.kernel.refusal import invalid_field, not_found
-from libs.rpc import current_call
+from libs.rpc.identity import current_call
 from services.readiness import translate
 from services.readiness.ports import StepReads, Versions
 

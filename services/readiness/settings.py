@@ -3,13 +3,15 @@
 from pydantic import Field
 from pydantic_settings import SettingsConfigDict
 
-from libs.runtime import RunwaySettings
+from libs.runtime.settings import RunwaySettings
 
 
 class ReadinessSettings(RunwaySettings):
     """What an operator may tune."""
 
-    model_config = SettingsConfigDict(env_prefix="RUNWAY_READINESS_", extra="ignore", frozen=True, use_attribute_docstrings=True)
+    model_config = SettingsConfigDict(
+        env_prefix="RUNWAY_READINESS_", extra="ignore", frozen=True, use_attribute_docstrings=True
+    )
 
     pool_size: int = Field(default=6, gt=0)
     """Connections."""

@@ -159,7 +159,9 @@ def step_message(graph: Graph, step: Step) -> pb.Step:
         if failure
         else None,
         output=struct_pb2.Value.FromString(step.output) if step.output else None,
-        retry_at=Timestamp(seconds=step.retry_at_ms // 1000, nanos=step.retry_at_ms % 1000 * 1_000_000) if step.retry_at_ms else None,
+        retry_at=Timestamp(seconds=step.retry_at_ms // 1000, nanos=step.retry_at_ms % 1000 * 1_000_000)
+        if step.retry_at_ms
+        else None,
         needs=[need.step for need in graph.nodes[step.key].needs],
         version=step.version,
     )

@@ -51,7 +51,9 @@ def refuse_misfit(schema: str, value: object, field: str) -> None:
     try:
         error = best_match(_validator(schema).iter_errors(value))
     except (Unresolvable, RecursionError):
-        raise invalid_field(field, "cannot be checked: the schema's references do not resolve", "publish a new version") from None
+        raise invalid_field(
+            field, "cannot be checked: the schema's references do not resolve", "publish a new version"
+        ) from None
     if isinstance(error, ValidationError):
         raise misfit(field, error)
 

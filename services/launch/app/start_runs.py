@@ -12,6 +12,8 @@ async def start_runs(ports: Ports, run_ids: Sequence[UUID]) -> None:
     now = ports.clock.now_ms()
     async with ports.db.tx() as tx:
         moved = await tx.start_runs(sorted(set(run_ids)), now)
-        entries = [RunEventFacts(run_id, 0, now, "run.running", int(RunState.RUNNING), "", "scheduler", "{}") for run_id in moved]
+        entries = [
+            RunEventFacts(run_id, 0, now, "run.running", int(RunState.RUNNING), "", "scheduler", "{}") for run_id in moved
+        ]
         await tx.append_events(entries)
     ports.hub.poke(moved)

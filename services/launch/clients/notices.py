@@ -10,7 +10,7 @@ from runway.internal.fence.v1 import fence_pb2
 
 from libs.kernel.epochs import Mode
 from libs.kernel.ids import IdSource
-from libs.telemetry import traceparent
+from libs.telemetry.traces import traceparent
 from services.launch.domain.admission import Admitted
 from services.launch.domain.closing import Decided
 from services.launch.domain.workflow import POINT_NAMES

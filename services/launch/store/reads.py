@@ -91,7 +91,9 @@ class LaunchReads:
         owners = sorted({(row["tenant"], row["project"]) for row in found.values()})
         kinds = ["tenant"] * len(owners) + ["project"] * len(owners)
         ids = [tenant for tenant, _ in owners] + [f"{tenant}/{project}" for tenant, project in owners]
-        scopes = [ScopeFacts(r["kind"], r["scope_id"], r["epoch"], r["mode"]) for r in await self._db.fetch(_Q.scopes, kinds, ids)]
+        scopes = [
+            ScopeFacts(r["kind"], r["scope_id"], r["epoch"], r["mode"]) for r in await self._db.fetch(_Q.scopes, kinds, ids)
+        ]
         return incarnation, gates, scopes
 
     async def owners(self, run_ids: Sequence[UUID]) -> dict[UUID, tuple[str, str]]:

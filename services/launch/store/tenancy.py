@@ -18,7 +18,9 @@ class TenancyStore:
     def __init__(self, db: Database) -> None:
         self._db = db
 
-    async def put_tenant(self, tenant: str, limit_micros: int, max_active: int, expected: int | None, now_ms: int) -> Account | None:
+    async def put_tenant(
+        self, tenant: str, limit_micros: int, max_active: int, expected: int | None, now_ms: int
+    ) -> Account | None:
         """The tenant after the change; None when `expected` lost."""
         found = await self._db.fetch(_Q.put_tenant, tenant, limit_micros, max_active, expected, now_ms)
         return rows.account(found[0]) if found else None

@@ -6,7 +6,7 @@ from uuid import UUID
 from runway.events.v1 import events_pb2
 
 from libs.kernel.ids import IdSource
-from libs.telemetry import traceparent
+from libs.telemetry.traces import traceparent
 from services.readiness import translate
 from services.readiness.domain.graph import Graph
 from services.readiness.domain.steps import GraphEnd, Step, StepState

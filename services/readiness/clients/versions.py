@@ -9,7 +9,7 @@ from typing import Protocol
 
 from runway.internal.launch.v1 import launch_internal_pb2, launch_internal_pb2_grpc
 
-from libs.runtime import Peers
+from libs.runtime.peers import Peers
 from services.readiness.domain.graph import Graph
 from services.readiness.translate import parse_graph
 
