@@ -11,9 +11,14 @@ from libs.fence.store import FenceStore
 from libs.fence.values import Admission, Asked, Judgement, Operation, Verdict
 from libs.kernel.epochs import StepFence
 from libs.pg import Database, Statement
+from libs.testkit.waiting import wait_until
 
 ACT = Statement("act", "INSERT INTO act VALUES ($1, $2, $3, $4)")
 T = TypeVar("T")
+WAITING = Statement(
+    "waiting",
+    "SELECT count(*) AS n FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'",
+)
 ACTS = Statement("acts", "SELECT count(*) AS n FROM act")
 PROTECTED = "CREATE TABLE act (run_id uuid, step_key text, epoch bigint, lease_epoch bigint)"
 
@@ -49,7 +54,7 @@ class Point:
     def __init__(self, db: Database, hand: asyncpg.Connection) -> None:
         self.db = db
         self.hand = hand
-        self.patience = 1_000
+        self.patience_s = 5.0
         self._tasks: list[asyncio.Task[Any]] = []
 
     def start(self, work: Coroutine[Any, Any, T]) -> "asyncio.Task[T]":
@@ -98,11 +103,8 @@ class Point:
 
     async def blocked(self, count: int = 1) -> None:
         """Returns once so many sessions of this database wait for a lock."""
-        for _ in range(self.patience):
-            waiting = await self.hand.fetchval(
-                "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
-            )
-            if waiting >= count:
-                return
-            await asyncio.sleep(0.005)
-        raise AssertionError(f"no {count} sessions ever waited for a lock")
+
+        async def waiting() -> bool:
+            return int((await self.db.fetch(WAITING))[0]["n"]) >= count
+
+        await wait_until(waiting, self.patience_s, what=f"{count} sessions waiting for a lock")

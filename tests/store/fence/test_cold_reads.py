@@ -16,6 +16,7 @@ from libs.fence.wire import gate_to, scope_to, step_to
 from libs.kernel.epochs import NO_FENCE, Mode, StepFence, make_epoch
 from libs.kernel.ids import NIL, uuid_from_bytes
 from libs.kernel.refusal import Reason, Refusal, unreachable
+from libs.testkit.waiting import wait_until
 from tests.store.fence.harness import Point, attempt, item, run_id
 
 
@@ -157,8 +158,7 @@ async def test_many_callers_of_many_runs_share_reads(cold: Cold) -> None:
         cold.truth.open(run)
     cold.truth.hold = asyncio.Event()
     callers = [cold.point.start(cold.outcomes(item(n % 30, f"s{n // 30}"))) for n in range(90)]
-    while len(cold.truth.asked) < 4:
-        await asyncio.sleep(0)
+    await wait_until(lambda: len(cold.truth.asked) >= 4)
     cold.truth.hold.set()
     assert {tuple(answer) for answer in await asyncio.gather(*callers)} == {(Verdict.OK,)}
     assert len(cold.truth.asked) <= 60
@@ -170,8 +170,7 @@ async def test_a_read_that_was_already_sent_is_not_joined(cold: Cold) -> None:
     cold.truth.open(epoch=1)
     cold.truth.hold = asyncio.Event()
     first = cold.point.start(cold.outcomes(item(epoch=1)))
-    while len(cold.truth.asked) < 2:
-        await asyncio.sleep(0)
+    await wait_until(lambda: len(cold.truth.asked) >= 2)
     cold.truth.open(epoch=2)
     second = cold.point.start(cold.outcomes(item(epoch=2)))
     await cold.point.acts()

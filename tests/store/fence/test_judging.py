@@ -309,6 +309,12 @@ async def test_leaving_a_rule_out_turns_its_proof_red(point: Point, name: str, m
             assert old in sql
             sql = sql.replace(old, new, 1)
         monkeypatch.setitem(QUERIES._statements, statement, Statement(statement, sql))
-    point.patience = 40
+    point.patience_s = 0.3
     with pytest.raises(AssertionError):
         await proof(point)
+
+
+async def test_every_statement_is_understood_by_the_database(point: Point) -> None:
+    async with point.db.tx() as tx:
+        for statement in QUERIES:
+            assert await tx.fetch(Statement("explained", f"EXPLAIN (GENERIC_PLAN) {statement.sql}"))

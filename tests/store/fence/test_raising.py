@@ -17,6 +17,7 @@ from libs.kernel.epochs import Gate, Mode, StepFence
 from libs.kernel.ids import NIL
 from libs.kernel.refusal import Reason, Refusal
 from libs.pg import Statement, Tx
+from libs.testkit.waiting import wait_until
 from tests.store.fence.harness import Point, attempt, item, run_id
 
 
@@ -210,8 +211,11 @@ async def test_no_admission_commits_after_a_raise_was_answered(point: Point) -> 
                     refused.set()
 
         asking = [point.start(ask(worker)) for worker in range(6)]
-        while await point.acts() < 10 * (run + 1):
-            await asyncio.sleep(0)
+
+        async def busy(least: int = 10 * (run + 1)) -> bool:
+            return await point.acts() >= least
+
+        await wait_until(busy)
         answer = await leaf.raise_fences(request(closed(run)))
         then = await point.acts()
         await asyncio.gather(*asking)

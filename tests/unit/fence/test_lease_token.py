@@ -11,22 +11,9 @@ from libs.fence.claims import MAX_TOKEN_BYTES, Claims
 from libs.fence.token import Signer, Verifier, key_id_of
 from libs.kernel.epochs import StepFence
 from libs.kernel.refusal import Reason, Refusal, unreachable
+from libs.testkit.clocks import ManualClock
 
 RUN, ATTEMPT = UUID(int=7), UUID(int=9)
-
-
-class HandClock:
-    """A clock that stands still until it is moved."""
-
-    def __init__(self) -> None:
-        self.wall_ms = 1_000_000
-        self.steady_ms = 0
-
-    def now_ms(self) -> int:
-        return self.wall_ms
-
-    def monotonic_ms(self) -> int:
-        return self.steady_ms
 
 
 class Rows:
@@ -73,7 +60,7 @@ async def refused(verifier: Verifier, token: bytes) -> Reason:
 
 async def test_what_was_signed_verifies_and_is_remembered() -> None:
     signer = Signer()
-    rows, clock = Rows(signer), HandClock()
+    rows, clock = Rows(signer), ManualClock(now_ms=1_000_000)
     verifier = Verifier(rows, clock, audience="here")
     token = signer.sign(claims())
     lease = await verifier.verify(token)
@@ -95,7 +82,10 @@ async def test_any_flipped_byte_is_refused(where: int) -> None:
     signer = Signer()
     token = bytearray(signer.sign(claims()))
     token[where % len(token)] ^= 0x41
-    assert await refused(Verifier(Rows(signer), HandClock(), audience="here"), bytes(token)) is Reason.LEASE_INVALID
+    assert (
+        await refused(Verifier(Rows(signer), ManualClock(now_ms=1_000_000), audience="here"), bytes(token))
+        is Reason.LEASE_INVALID
+    )
 
 
 async def test_a_forged_token_under_a_known_key_id_is_refused() -> None:
@@ -103,7 +93,8 @@ async def test_a_forged_token_under_a_known_key_id_is_refused() -> None:
     forged = lease_pb2.LeaseToken.FromString(forger.sign(claims(tenant="other")))
     forged.key_id = honest.public.key_id
     assert (
-        await refused(Verifier(Rows(honest), HandClock(), audience="here"), forged.SerializeToString()) is Reason.LEASE_INVALID
+        await refused(Verifier(Rows(honest), ManualClock(now_ms=1_000_000), audience="here"), forged.SerializeToString())
+        is Reason.LEASE_INVALID
     )
 
 
@@ -114,17 +105,23 @@ async def test_a_row_that_holds_another_key_does_not_pass() -> None:
     forged = lease_pb2.LeaseToken.FromString(forger.sign(claims()))
     forged.key_id = honest.public.key_id
     assert key_id_of(forger.public.public_bytes) != honest.public.key_id
-    assert await refused(Verifier(rows, HandClock(), audience="here"), forged.SerializeToString()) is Reason.LEASE_INVALID
+    assert (
+        await refused(Verifier(rows, ManualClock(now_ms=1_000_000), audience="here"), forged.SerializeToString())
+        is Reason.LEASE_INVALID
+    )
 
 
 async def test_a_token_of_another_installation_is_refused() -> None:
     signer = Signer()
-    assert await refused(Verifier(Rows(signer), HandClock(), audience="there"), signer.sign(claims())) is Reason.LEASE_INVALID
+    assert (
+        await refused(Verifier(Rows(signer), ManualClock(now_ms=1_000_000), audience="there"), signer.sign(claims()))
+        is Reason.LEASE_INVALID
+    )
 
 
 async def test_unknown_keys_are_asked_for_once_then_again_after_a_while() -> None:
     signer = Signer()
-    rows, clock = Rows(), HandClock()
+    rows, clock = Rows(), ManualClock(now_ms=1_000_000)
     verifier = Verifier(rows, clock, audience="here", unknown_key_ttl_ms=2_000)
     token = signer.sign(claims())
     outcomes = await asyncio.gather(*[refused(verifier, token) for _ in range(20)])
@@ -132,25 +129,25 @@ async def test_unknown_keys_are_asked_for_once_then_again_after_a_while() -> Non
     assert len(rows.asked) == 1
     rows.rows[signer.public.key_id] = signer.public.public_bytes
     assert await refused(verifier, token) is Reason.LEASE_INVALID
-    clock.steady_ms += 2_000
+    clock.advance(2_000)
     assert (await verifier.verify(token)).tenant == "acme"
 
 
 async def test_an_expired_token_verifies_and_says_so() -> None:
-    signer, clock = Signer(), HandClock()
+    signer, clock = Signer(), ManualClock(now_ms=1_000_000)
     verifier = Verifier(Rows(signer), clock, audience="here")
     token = signer.sign(claims())
     assert not (await verifier.verify(token)).expired
-    clock.wall_ms = 1_009_000
+    clock.jump(9_000)
     assert (await verifier.verify(token)).expired
-    clock.wall_ms = 1_008_999
+    clock.jump(-1)
     assert not (await verifier.verify(token)).expired
 
 
 async def test_where_the_authority_is_away_nothing_is_decided_nor_remembered() -> None:
     signer = Signer()
     rows = Rows(signer)
-    verifier = Verifier(rows, HandClock(), audience="here")
+    verifier = Verifier(rows, ManualClock(now_ms=1_000_000), audience="here")
     rows.away = True
     assert await refused(verifier, signer.sign(claims())) is Reason.AUTHORITY_UNREACHABLE
     rows.away = False
@@ -158,19 +155,19 @@ async def test_where_the_authority_is_away_nothing_is_decided_nor_remembered() -
 
 
 async def test_a_deleted_key_is_forgotten_with_the_tokens_it_signed() -> None:
-    signer, clock = Signer(), HandClock()
+    signer, clock = Signer(), ManualClock(now_ms=1_000_000)
     rows = Rows(signer)
     verifier = Verifier(rows, clock, audience="here", key_ttl_ms=60_000)
     token = signer.sign(claims())
     await verifier.verify(token)
     rows.rows.clear()
-    clock.steady_ms += 60_000
+    clock.advance(60_000)
     assert await refused(verifier, token) is Reason.LEASE_INVALID
 
 
 async def test_what_passed_is_bounded() -> None:
     signer = Signer()
-    verifier = Verifier(Rows(signer), HandClock(), audience="here", max_tokens=3)
+    verifier = Verifier(Rows(signer), ManualClock(now_ms=1_000_000), audience="here", max_tokens=3)
     leases = [await verifier.verify(signer.sign(claims(step_key=f"s{n}"))) for n in range(5)]
     assert await verifier.verify(signer.sign(claims(step_key="s4"))) is leases[4]
     assert await verifier.verify(signer.sign(claims(step_key="s0"))) is not leases[0]
@@ -192,7 +189,7 @@ def test_nothing_prints_a_token_or_a_private_key() -> None:
 
 async def test_a_service_outside_the_contract_is_refused() -> None:
     signer = Signer()
-    lease = await Verifier(Rows(signer), HandClock(), audience="here").verify(signer.sign(claims()))
+    lease = await Verifier(Rows(signer), ManualClock(now_ms=1_000_000), audience="here").verify(signer.sign(claims()))
     lease.require_point("gateway")
     with pytest.raises(Refusal) as no:
         lease.require_point("scheduler")
