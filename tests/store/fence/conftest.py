@@ -23,7 +23,7 @@ async def point(postgres_server: tuple[str, Path]) -> AsyncIterator[Point]:
     await hand.execute(SCHEMA_SQL + ";" + PROTECTED)
     db = Database(url, name="point", size=16)
     await db.open()
-    made = Point(db, hand)
+    made = Point(db, hand, url)
     yield made
     await made.end()
     await db.close()

@@ -51,9 +51,10 @@ def item(
 class Point:
     """A point's database: judging with a protected row per item that passes, and rows set up by hand."""
 
-    def __init__(self, db: Database, hand: asyncpg.Connection) -> None:
+    def __init__(self, db: Database, hand: asyncpg.Connection, url: str) -> None:
         self.db = db
         self.hand = hand
+        self.url = url
         self.patience_s = 5.0
         self._tasks: list[asyncio.Task[Any]] = []
 

@@ -12,6 +12,7 @@ from libs.fence.values import NEEDS, Admission, GateValue, Operation, ScopeValue
 from libs.kernel.epochs import Gate, Mode, StepFence
 from libs.kernel.ids import NIL
 from libs.pg import Statement
+from libs.testkit.databases import prepare_all
 from tests.store.fence.harness import Point, item, run_id
 
 
@@ -315,6 +316,4 @@ async def test_leaving_a_rule_out_turns_its_proof_red(point: Point, name: str, m
 
 
 async def test_every_statement_is_understood_by_the_database(point: Point) -> None:
-    async with point.db.tx() as tx:
-        for statement in QUERIES:
-            assert await tx.fetch(Statement("explained", f"EXPLAIN (GENERIC_PLAN) {statement.sql}"))
+    await prepare_all(point.url, [QUERIES])
