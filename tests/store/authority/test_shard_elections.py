@@ -39,6 +39,7 @@ class Candidate:
     won: list[tuple[int, int]] = field(default_factory=list)
     lost: list[tuple[list[int], str]] = field(default_factory=list)
     refuse: set[int] = field(default_factory=set)
+    still_mine: list[bool] = field(default_factory=list)
     task: "asyncio.Task[None] | None" = None
 
     async def on_won(self, won: Mapping[int, int]) -> Collection[int]:
@@ -46,6 +47,9 @@ class Candidate:
         return set(won) - self.refuse
 
     async def on_lost(self, shards: Collection[int], why: str) -> None:
+        for shard in shards if why == "it belongs to another member" else ():
+            found = (await self.client.range(self.elections.board.shard_key(shard))).kvs
+            self.still_mine.append(bool(found) and found[0].create_revision == dict(self.won)[shard])
         self.lost.append((list(shards), why))
 
     def start(self) -> None:
@@ -136,6 +140,8 @@ async def test_two_members_share_and_the_survivor_takes_over_with_greater_epochs
     assert one.shards.isdisjoint(two.shards)
     assert one.shards == {s for s in ALL if preferred(s, ["one", "two"]) == "one"}
     assert one.lost[0][1] == "it belongs to another member"
+    assert one.still_mine
+    assert all(one.still_mine)
     before = dict(one.won)
     assert all(epoch > before[shard] for shard, epoch in two.won)
     await one.stop()
