@@ -158,12 +158,12 @@ class ShardElections:
             if isinstance(problem, Exception):
                 _log.warning("the term of %s ends: %r", self._member_id, problem)
                 return f"{type(problem).__name__}: {problem}"
-        return session.why or "campaigning anew"
+        return "campaigning anew" if session.judge() else session.why
 
     async def _campaign(self, session: Session) -> None:
         await self._client.put(self.board.member_key(self._member_id), value_of(self._member_id, self._address), session.lease)
         self._free_since.clear()
-        while session.alive:
+        while session.judge():
             version = self.board.version
             if self.board.synced and self._member_id in self.board.members:
                 await self._drop_taken()

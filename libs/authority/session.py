@@ -40,6 +40,12 @@ class Session:
         """Whether what this session won may still be acted on."""
         return self.lease != 0 and not self.lost.is_set() and self._clock.monotonic_ms() < self._deadline_ms
 
+    def judge(self) -> bool:
+        """`alive`, and for good: a session whose deadline has passed is lost, whatever answers come later."""
+        if self._clock.monotonic_ms() >= self._deadline_ms:
+            self._lose(f"not renewed for {self._ttl_ms * 2 // 3} ms by our own clock")
+        return self.alive
+
     async def open(self) -> None:
         """Takes the lease. Raises EtcdUnavailable."""
         sent_ms = self._clock.monotonic_ms()
@@ -52,8 +58,7 @@ class Session:
         try:
             while not self.lost.is_set():
                 left_ms = self._deadline_ms - self._clock.monotonic_ms()
-                if left_ms <= 0:
-                    self._lose(f"not renewed for {self._ttl_ms * 2 // 3} ms by our own clock")
+                if not self.judge():
                     return
                 with contextlib.suppress(TimeoutError):
                     await asyncio.wait_for(self.lost.wait(), min(left_ms / 1000, _LOOK_EVERY_S))
