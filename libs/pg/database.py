@@ -155,7 +155,16 @@ class Database:
             self._confirm(warnings)
 
     async def fetch(self, statement: Statement, *args: Any) -> list[asyncpg.Record]:
-        """Runs one statement that commits by itself."""
+        """Runs one statement that commits by itself; once more when a neighbour's locks made the server undo it."""
+        for last in (False, True):
+            try:
+                return await self._fetch_once(statement, args)
+            except RETRYABLE as problem:
+                if last:
+                    raise away(self.name) from problem
+        raise AssertionError("unreachable")
+
+    async def _fetch_once(self, statement: Statement, args: tuple[Any, ...]) -> list[asyncpg.Record]:
         async with self._connection() as connection:
             warnings = connection.warnings
             warnings.clear()

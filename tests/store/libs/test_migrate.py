@@ -109,7 +109,7 @@ async def test_clones_do_not_see_each_other_and_may_be_separate(stack_db: StackD
 async def test_the_command_finds_services_and_says_what_is_missing(
     stack_db: StackDatabase, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert migrated_services("tests.sample_services") == ["alpha", "beta"]
+    assert migrated_services("tests.sample_services") == ["alpha", "beta", "gamma"]
     monkeypatch.delenv("RUNWAY_DATABASE_ADMIN_URL", raising=False)
     monkeypatch.delenv("RUNWAY_BETA_DATABASE_URL", raising=False)
     with pytest.raises(SystemExit, match="set RUNWAY_BETA_DATABASE_URL or RUNWAY_DATABASE_ADMIN_URL"):

@@ -1,0 +1,1 @@
+"""A service that exists only in tests of migrations and databases."""

@@ -1,0 +1,63 @@
+"""What waits in memory for one receiver, and when it may be sent."""
+
+from uuid import UUID
+
+from libs.outbox import Outgoing, RelaySettings
+from libs.outbox.lanes import Lane, pause
+
+
+def event(number: int, size: int = 1) -> Outgoing:
+    return Outgoing(UUID(int=number), "readiness", "run_launched", UUID(int=0), b"x" * size)
+
+
+def lane_of(settings: RelaySettings, *events: Outgoing) -> Lane:
+    lane = Lane("readiness", "event", settings)
+    for each in events:
+        lane.admit(each)
+    return lane
+
+
+def test_batches_are_bounded_in_number_and_bytes() -> None:
+    lane = lane_of(RelaySettings(batch_events=2, batch_bytes=10), event(1), event(2), event(3, 9), event(4, 5), event(5, 50))
+    sizes = []
+    while batch := lane.take(0):
+        sizes.append([len(each.payload) for each in batch])
+    assert sizes == [[1, 1], [9], [5], [50]]
+
+
+def test_two_batches_are_in_flight_and_no_more() -> None:
+    lane = lane_of(RelaySettings(batch_events=1), event(1), event(2), event(3))
+    for _ in range(2):
+        assert lane.take(0)
+        lane.in_flight += 1
+    assert lane.take(0) == []
+    lane.in_flight -= 1
+    assert [each.event_id.int for each in lane.take(0)] == [3]
+
+
+def test_a_failing_receiver_is_left_alone_longer_each_time_and_tried_at_once_after_an_answer() -> None:
+    settings = RelaySettings(retry_first_ms=50, retry_longest_ms=300)
+    lane = lane_of(settings, event(1))
+    assert [lane.failed(10.0) for _ in range(5)] == [0.05, 0.1, 0.2, 0.3, 0.3]
+    assert lane.take(10.2) == []
+    assert lane.take(10.31)
+    lane.again([event(1)])
+    lane.failed(20.0)
+    lane.succeeded()
+    assert lane.take(20.0)
+    assert pause(10_000, settings) == 0.3
+
+
+def test_room_is_counted_until_an_event_leaves() -> None:
+    lane = lane_of(RelaySettings(lane_events=2), event(1), event(2))
+    assert lane.full
+    lane.take(0)
+    assert lane.full, "what is in flight still takes room"
+    lane.leave(event(1))
+    assert not lane.full
+    assert lane_of(RelaySettings(lane_bytes=10), event(1, 10)).full
+
+
+def test_raises_have_a_lane_of_their_own() -> None:
+    assert event(1).lane == "event"
+    assert Outgoing(UUID(int=1), "gateway", "raise_fences", UUID(int=0), b"").lane == "raise"
