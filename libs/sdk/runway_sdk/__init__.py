@@ -1,0 +1,65 @@
+"""The SDK of Runway Control: write steps, run workers, launch runs.
+
+    from runway_sdk import Context, step, workflow
+
+A run is durable; attempts are disposable and fenced. What a step does outside itself goes through its Context.
+"""
+
+from runway_sdk.client import Client, RunFailed
+from runway_sdk.connection import Target, find_target
+from runway_sdk.context import Context, Restored, StoredArtifact, SyncContext, ToolResult
+from runway_sdk.errors import (
+    BudgetExhausted,
+    CapabilityDenied,
+    EffectInFlight,
+    EffectUnknown,
+    EpochStale,
+    InvalidRequest,
+    LeaseLost,
+    NotFound,
+    RequestIdReused,
+    RunStopped,
+    RunwayError,
+    StepFailed,
+    ToolFailed,
+    Unauthenticated,
+    Unavailable,
+    VersionConflict,
+)
+from runway_sdk.worker import Worker
+from runway_sdk.workflow import Retry, Step, Workflow, WorkflowError, step, workflow
+
+__all__ = [
+    "BudgetExhausted",
+    "CapabilityDenied",
+    "Client",
+    "Context",
+    "EffectInFlight",
+    "EffectUnknown",
+    "EpochStale",
+    "InvalidRequest",
+    "LeaseLost",
+    "NotFound",
+    "RequestIdReused",
+    "Restored",
+    "Retry",
+    "RunFailed",
+    "RunStopped",
+    "RunwayError",
+    "Step",
+    "StepFailed",
+    "StoredArtifact",
+    "SyncContext",
+    "Target",
+    "ToolFailed",
+    "ToolResult",
+    "Unauthenticated",
+    "Unavailable",
+    "VersionConflict",
+    "Worker",
+    "Workflow",
+    "WorkflowError",
+    "find_target",
+    "step",
+    "workflow",
+]

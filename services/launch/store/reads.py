@@ -4,7 +4,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from uuid import UUID
 
-from libs.kernel.epochs import make_epoch
 from libs.pg import Database, Queries
 from services.launch.domain.run import Run, RunEventFacts, RunState, mode_of
 from services.launch.ports import FirstReceipt, GateFacts, ScopeFacts
@@ -73,7 +72,7 @@ class LaunchReads:
             row = found.get(run_id)
             if row is None:
                 mode = mode_of(RunState.DENIED)
-                gates.append(GateFacts(run_id, make_epoch(incarnation, 0), mode, "unknown", (), 0, "", ""))
+                gates.append(GateFacts(run_id, 0, mode, "", (), 0, "", ""))
                 continue
             state = RunState(row["state"])
             gates.append(

@@ -1,0 +1,348 @@
+"""What a caller does with runs and workflows: publish, launch, wait, watch, cancel, read.
+
+Can go wrong: an answer that is lost after the launch was stored. `launch` names each launch with a request_id and repeats the
+same one, so there is one run.
+"""
+
+import asyncio
+import secrets
+from collections.abc import AsyncIterator, Mapping, Sequence
+from datetime import timedelta
+from typing import Any, Self
+
+import grpc
+from google.protobuf.duration_pb2 import Duration
+from pydantic import BaseModel
+from runway.checkpoint.v1 import checkpoint_service_pb2 as cp
+from runway.checkpoint.v1 import checkpoint_service_pb2_grpc
+from runway.common.v1 import common_pb2
+from runway.gateway.v1 import gateway_service_pb2 as gw
+from runway.gateway.v1 import gateway_service_pb2_grpc
+from runway.launch.v1 import launch_service_pb2 as pb
+from runway.launch.v1 import launch_service_pb2_grpc
+from runway.readiness.v1 import readiness_service_pb2 as rd
+from runway.readiness.v1 import readiness_service_pb2_grpc
+from runway.reconciler.v1 import reconciler_service_pb2 as rc
+from runway.reconciler.v1 import reconciler_service_pb2_grpc
+from runway.scheduler.v1 import scheduler_service_pb2 as sc
+from runway.scheduler.v1 import scheduler_service_pb2_grpc
+
+from runway_sdk.connection import Connection, Target, find_target
+from runway_sdk.errors import RunwayError, Unavailable, error_of, item_error_of
+from runway_sdk.values import from_value, to_value
+from runway_sdk.workflow import Workflow
+
+CLASSES = {
+    "interactive": pb.RUN_CLASS_INTERACTIVE,
+    "automation": pb.RUN_CLASS_AUTOMATION,
+    "migration": pb.RUN_CLASS_MIGRATION,
+    "approval_resume": pb.RUN_CLASS_APPROVAL_RESUME,
+}
+TERMINAL = frozenset(
+    {pb.RUN_STATE_SUCCEEDED, pb.RUN_STATE_FAILED, pb.RUN_STATE_CANCELLED, pb.RUN_STATE_EXPIRED, pb.RUN_STATE_DENIED}
+)
+DECIDED = TERMINAL | {pb.RUN_STATE_CANCELLING, pb.RUN_STATE_CLOSING}
+WAIT_S = 20
+
+
+class RunFailed(Exception):
+    """A run whose result was asked for, and that did not succeed."""
+
+    def __init__(self, run: pb.Run) -> None:
+        self.run = run
+        super().__init__(f"run {run.run_id} {run.outcome}: {run.failure.message}")
+
+
+class Client:
+    """A caller of one installation. Use it as an async context manager, or close it."""
+
+    def __init__(self, target: Target | None = None) -> None:
+        self._connection = Connection(target or find_target())
+        public, control = self._connection.public, self._connection.control
+        self._launch = launch_service_pb2_grpc.LaunchServiceStub(public)
+        self._launch_control = launch_service_pb2_grpc.LaunchServiceStub(control)
+        self._readiness = readiness_service_pb2_grpc.ReadinessServiceStub(public)
+        self._scheduler = scheduler_service_pb2_grpc.SchedulerServiceStub(public)
+        self._gateway = gateway_service_pb2_grpc.GatewayServiceStub(public)
+        self._checkpoint = checkpoint_service_pb2_grpc.CheckpointServiceStub(public)
+        self._reconciler = reconciler_service_pb2_grpc.ReconcilerServiceStub(control)
+        self._gather = _LaunchGather(self)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Closes the channels."""
+        await self._connection.close()
+
+    async def _call(self, method: Any, request: Any, timeout_s: float = 30.0) -> Any:
+        return await self._connection.call(method, request, timeout_s=timeout_s)
+
+    # -- workflows
+
+    async def publish(self, workflow: Workflow, *, validate_only: bool = False) -> pb.PublishWorkflowVersionResponse:
+        """Publishes a workflow; equal content is the same version."""
+        request = pb.PublishWorkflowVersionRequest(spec=workflow.spec(), validate_only=validate_only)
+        answer: pb.PublishWorkflowVersionResponse = await self._call(self._launch.PublishWorkflowVersion, request)
+        return answer
+
+    async def versions(self, name: str = "") -> list[Any]:
+        """Published versions, newest first."""
+        request = pb.ListWorkflowVersionsRequest(name=name, page_size=200)
+        return list((await self._call(self._launch.ListWorkflowVersions, request)).versions)
+
+    # -- runs
+
+    async def launch(
+        self,
+        workflow: str | Workflow,
+        run_input: Any = None,
+        *,
+        request_id: str = "",
+        run_class: str = "automation",
+        priority: int = 0,
+        deadline: timedelta | None = None,
+        budget_micros: int | None = None,
+        budget_tokens: int = 0,
+        labels: Mapping[str, str] | None = None,
+    ) -> pb.Run:
+        """Launches one run and returns it once it is stored. Calls of the same moment share one RPC.
+
+        A run in state DENIED was refused by budget or quota and never starts; its failure says why.
+        """
+        request = pb.LaunchRunRequest(
+            request_id=request_id or secrets.token_hex(16),
+            workflow=workflow if isinstance(workflow, str) else workflow.name,
+            input=to_value(_plain(run_input), "input"),
+            run_class=CLASSES[run_class],
+            priority=priority,
+            labels=dict(labels or {}),
+        )
+        if deadline is not None:
+            request.deadline.FromTimedelta(deadline)
+        if budget_micros is not None:
+            request.budget.CopyFrom(common_pb2.Budget(micros=budget_micros, tokens=budget_tokens))
+        return await self._gather.launch(request)
+
+    async def launch_many(self, requests: Sequence[pb.LaunchRunRequest]) -> list[pb.LaunchResult]:
+        """Launches many runs in one call; each item has its own answer."""
+        answer = await self._call(self._launch.LaunchRuns, pb.LaunchRunsRequest(launches=requests))
+        return list(answer.results)
+
+    async def get(self, run_id: str) -> pb.Run:
+        """The run as it is now."""
+        run: pb.Run = (await self._call(self._launch.GetRun, pb.GetRunRequest(run_id=run_id))).run
+        return run
+
+    async def list(
+        self, *, states: Sequence[Any] = (), workflow: str = "", page_size: int = 50, page_token: str = ""
+    ) -> pb.ListRunsResponse:
+        """A page of runs, newest first."""
+        request = pb.ListRunsRequest(states=states, workflow=workflow, page_size=page_size, page_token=page_token)
+        answer: pb.ListRunsResponse = await self._call(self._launch.ListRuns, request)
+        return answer
+
+    async def wait(self, run_id: str, *, settled: bool = False, timeout_s: float = 3600.0) -> pb.Run:
+        """The run once its outcome is decided (`settled`: once it is terminal), or when the time has passed."""
+        loop = asyncio.get_running_loop()
+        end = loop.time() + timeout_s
+        until = pb.WAIT_UNTIL_SETTLED if settled else pb.WAIT_UNTIL_DECIDED
+        while True:
+            left_s = max(0.0, min(WAIT_S, end - loop.time()))
+            duration = Duration()
+            duration.FromMilliseconds(int(left_s * 1000))
+            request = pb.WaitRunRequest(run_id=run_id, until=until, timeout=duration)
+            try:
+                answer = await self._call(self._launch.WaitRun, request, left_s + 10)
+            except Unavailable as away:
+                if loop.time() >= end:
+                    raise
+                await asyncio.sleep(max(0.1, away.retry_after_ms / 1000))
+                continue
+            if answer.reached or loop.time() >= end:
+                run: pb.Run = answer.run
+                return run
+
+    async def result(self, run_id: str, *, timeout_s: float = 3600.0) -> Any:
+        """The run's output; raises RunFailed where it did not succeed in time."""
+        run = await self.wait(run_id, timeout_s=timeout_s)
+        if run.outcome != "succeeded":
+            raise RunFailed(run)
+        return from_value(run.output)
+
+    async def watch(self, run_id: str, after_sequence: int = 0) -> AsyncIterator[pb.WatchRunResponse]:
+        """The run's log from a sequence on, then the terminal run. Resumes by itself when the stream breaks."""
+        cursor = after_sequence
+        while True:
+            request = pb.WatchRunRequest(run_id=run_id, after_sequence=cursor)
+            try:
+                async for item in self._launch.WatchRun(request, metadata=self._connection.metadata):
+                    cursor = item.cursor
+                    yield item
+                    if item.WhichOneof("item") == "snapshot" and item.snapshot.state in TERMINAL:
+                        return
+            except grpc.aio.AioRpcError as error:
+                typed = error_of(error)
+                if not isinstance(typed, Unavailable):
+                    raise typed from None
+            await asyncio.sleep(0.2)
+
+    async def cancel(self, run_id: str, reason: str = "", expected_version: int | None = None) -> pb.CancelRunResponse:
+        """Stops a run; the answer says what is enforced already."""
+        request = pb.CancelRunRequest(run_id=run_id, reason=reason, expected_version=expected_version)
+        answer: pb.CancelRunResponse = await self._call(self._launch_control.CancelRun, request)
+        return answer
+
+    async def events(self, run_id: str, after_sequence: int = 0) -> list[pb.RunEvent]:
+        """The run's whole log after a sequence."""
+        found: list[pb.RunEvent] = []
+        while True:
+            request = pb.ListRunEventsRequest(run_id=run_id, after_sequence=after_sequence)
+            page = await self._call(self._launch.ListRunEvents, request)
+            found.extend(page.events)
+            after_sequence = page.next_after_sequence
+            if not after_sequence:
+                return found
+
+    # -- what happened inside
+
+    async def _pages(self, method: Any, make: Any, field: str) -> list[Any]:
+        found: list[Any] = []
+        token = ""
+        while True:
+            page = await self._call(method, make(token))
+            found.extend(getattr(page, field))
+            token = page.next_page_token
+            if not token:
+                return found
+
+    async def steps(self, run_id: str) -> list[rd.Step]:
+        """The run's steps, in the order of the workflow."""
+        return await self._pages(
+            self._readiness.ListSteps, lambda token: rd.ListStepsRequest(run_id=run_id, page_token=token), "steps"
+        )
+
+    async def attempts(self, run_id: str) -> list[sc.Attempt]:
+        """The run's attempts, oldest first."""
+        return await self._pages(
+            self._scheduler.ListAttempts, lambda token: sc.ListAttemptsRequest(run_id=run_id, page_token=token), "attempts"
+        )
+
+    async def effects(self, run_id: str) -> list[gw.Effect]:
+        """The run's effect ledger, oldest first."""
+        return await self._pages(
+            self._gateway.ListEffects, lambda token: gw.ListEffectsRequest(run_id=run_id, page_token=token), "effects"
+        )
+
+    async def tools(self) -> list[gw.Tool]:
+        """Tools and models on offer."""
+        return list((await self._call(self._gateway.ListTools, gw.ListToolsRequest())).tools)
+
+    async def artifacts(self, run_id: str) -> list[cp.Artifact]:
+        """The run's artifacts, oldest first."""
+        return await self._pages(
+            self._checkpoint.ListArtifacts, lambda token: cp.ListArtifactsRequest(run_id=run_id, page_token=token), "artifacts"
+        )
+
+    async def checkpoints(self, run_id: str) -> list[cp.Checkpoint]:
+        """The run's checkpoints, newest first."""
+        return await self._pages(
+            self._checkpoint.ListCheckpoints,
+            lambda token: cp.ListCheckpointsRequest(run_id=run_id, page_token=token),
+            "checkpoints",
+        )
+
+    async def artifact(self, run_id: str, digest: str) -> bytes:
+        """An artifact's bytes, verified by the server as they were read."""
+        request = cp.GetArtifactRequest(run_id=run_id, digest=digest)
+        parts = []
+        try:
+            async for part in self._checkpoint.GetArtifact(request, metadata=self._connection.metadata):
+                parts.append(part.data)
+        except grpc.aio.AioRpcError as error:
+            raise error_of(error) from None
+        return b"".join(parts)
+
+    # -- operation
+
+    async def shards(self) -> list[sc.Shard]:
+        """The scheduler's shards."""
+        return list((await self._call(self._scheduler.ListShards, sc.ListShardsRequest())).shards)
+
+    async def workers(self) -> list[sc.Worker]:
+        """Worker processes seen lately."""
+        return await self._pages(self._scheduler.ListWorkers, lambda token: sc.ListWorkersRequest(page_token=token), "workers")
+
+    async def cases(self, run_id: str = "") -> list[rc.Case]:
+        """Effects whose outcome is or was unknown."""
+        return await self._pages(
+            self._reconciler.ListCases, lambda token: rc.ListCasesRequest(run_id=run_id, page_token=token), "cases"
+        )
+
+    async def resolve_case(self, case_id: str, *, happened: bool, reason: str, result: Any = None) -> rc.Case:
+        """An operator's decision about an effect that no look-up decides."""
+        state = rc.CASE_STATE_OBSERVED if happened else rc.CASE_STATE_ABSENT
+        request = rc.ResolveCaseRequest(case_id=case_id, state=state, reason=reason)
+        if happened:
+            request.result.CopyFrom(to_value(result, "result"))
+        case: rc.Case = (await self._call(self._reconciler.ResolveCase, request)).case
+        return case
+
+    async def stuck(self, older_than_ms: int = 60_000) -> rc.ListStuckWorkResponse:
+        """What stopped moving, by every service's own account."""
+        request = rc.ListStuckWorkRequest(older_than_ms=older_than_ms)
+        answer: rc.ListStuckWorkResponse = await self._call(self._reconciler.ListStuckWork, request)
+        return answer
+
+
+def _plain(data: Any) -> Any:
+    return data.model_dump(mode="json") if isinstance(data, BaseModel) else data
+
+
+class _LaunchGather:
+    """Launches of the same moment in one LaunchRuns; at most two calls under way, what arrives meanwhile gathers."""
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+        self._waiting: list[tuple[pb.LaunchRunRequest, asyncio.Future[pb.LaunchResult]]] = []
+        self._sending = 0
+
+    async def launch(self, request: pb.LaunchRunRequest) -> pb.Run:
+        """The stored run; repeats the same launch while nobody can decide, for up to a minute."""
+        loop = asyncio.get_running_loop()
+        end = loop.time() + 60
+        while True:
+            outcome: asyncio.Future[pb.LaunchResult] = loop.create_future()
+            self._waiting.append((request, outcome))
+            if self._sending < 2:
+                self._sending += 1
+                asyncio.ensure_future(self._send())
+            try:
+                result = await outcome
+                if result.HasField("error"):
+                    raise item_error_of(result.error)
+                return result.run
+            except Unavailable as away:
+                if loop.time() >= end:
+                    raise
+                await asyncio.sleep(max(0.1, away.retry_after_ms / 1000))
+
+    async def _send(self) -> None:
+        try:
+            await asyncio.sleep(0)
+            while self._waiting:
+                batch, self._waiting = self._waiting[:200], self._waiting[200:]
+                try:
+                    results = await self._client.launch_many([request for request, _ in batch])
+                    for (_, outcome), result in zip(batch, results, strict=True):
+                        if not outcome.done():
+                            outcome.set_result(result)
+                except RunwayError as error:
+                    for _, outcome in batch:
+                        if not outcome.done():
+                            outcome.set_exception(error)
+        finally:
+            self._sending -= 1

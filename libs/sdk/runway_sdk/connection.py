@@ -1,0 +1,103 @@
+"""Channels to an installation: where it is, which key to show. Nothing here retries: each caller knows what may be repeated.
+
+Can go wrong: a key in the wrong place. It travels in metadata only and is never part of an error or a repr.
+"""
+
+import json
+import os
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
+
+import grpc
+from google.protobuf.message import Message
+
+from runway_sdk.errors import RunwayError, error_of
+
+A = TypeVar("A", bound=Message)
+PROFILE = Path(".runway") / "profile.json"
+"""Written by `runway dev`; found from the working directory upwards."""
+_OPTIONS = [
+    ("grpc.keepalive_time_ms", 20_000),
+    ("grpc.keepalive_timeout_ms", 5_000),
+    ("grpc.keepalive_permit_without_calls", 1),
+    ("grpc.enable_retries", 0),
+    ("grpc.initial_reconnect_backoff_ms", 100),
+    ("grpc.min_reconnect_backoff_ms", 100),
+    ("grpc.max_reconnect_backoff_ms", 1_000),
+    ("grpc.max_receive_message_length", 64 * 1024 * 1024),
+    ("grpc.max_send_message_length", 64 * 1024 * 1024),
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """An installation as a caller sees it. `control_address` empty: the public port serves those calls too."""
+
+    address: str
+    api_key: str = field(repr=False)
+    control_address: str = ""
+    tls: bool = False
+
+
+def find_target(start: Path | None = None) -> Target:
+    """RUNWAY_ADDRESS, RUNWAY_API_KEY (and RUNWAY_CONTROL_ADDRESS, RUNWAY_TLS=1), else the profile of a `runway dev` nearby."""
+    address, key = os.environ.get("RUNWAY_ADDRESS", ""), os.environ.get("RUNWAY_API_KEY", "")
+    if address and key:
+        return Target(address, key, os.environ.get("RUNWAY_CONTROL_ADDRESS", ""), os.environ.get("RUNWAY_TLS", "") == "1")
+    here = (start or Path.cwd()).resolve()
+    for folder in (here, *here.parents):
+        profile = folder / PROFILE
+        if profile.is_file():
+            found = json.loads(profile.read_text())
+            return Target(found["address"], found["api_key"], found.get("control_address", ""))
+    raise RunwayError(
+        "no installation is named",
+        reason="NO_TARGET",
+        remedy="set RUNWAY_ADDRESS and RUNWAY_API_KEY, or start `runway dev` here",
+    )
+
+
+class Connection:
+    """One channel for ordinary calls and one for those that must not queue behind them."""
+
+    def __init__(self, target: Target) -> None:
+        self.target = target
+        self.public = self._open(target.address)
+        self.control = self._open(target.control_address) if target.control_address else self.public
+        self.metadata: tuple[tuple[str, str | bytes], ...] = (("authorization", f"Bearer {target.api_key}"),)
+
+    def _open(self, address: str) -> grpc.aio.Channel:
+        if self.target.tls:
+            return grpc.aio.secure_channel(address, grpc.ssl_channel_credentials(), options=_OPTIONS)
+        return grpc.aio.insecure_channel(address, options=_OPTIONS)
+
+    async def call(
+        self,
+        method: Callable[..., Awaitable[A]],
+        request: Message | Any,
+        *,
+        timeout_s: float = 30.0,
+        lease: bytes = b"",
+        traceparent: str = "",
+    ) -> A:
+        """One unary call; raises the typed error."""
+        metadata = self.with_lease(lease, traceparent)
+        try:
+            return await method(request, timeout=timeout_s, metadata=metadata)
+        except grpc.aio.AioRpcError as error:
+            raise error_of(error) from None
+
+    def with_lease(self, lease: bytes = b"", traceparent: str = "") -> tuple[tuple[str, str | bytes], ...]:
+        """The metadata of a call made under a lease."""
+        metadata = self.metadata
+        if lease:
+            metadata = (*metadata, ("runway-lease-bin", lease))
+        return (*metadata, ("traceparent", traceparent)) if traceparent else metadata
+
+    async def close(self) -> None:
+        """Closes both channels."""
+        await self.public.close()
+        if self.control is not self.public:
+            await self.control.close()

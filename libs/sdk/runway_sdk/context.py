@@ -1,0 +1,369 @@
+"""What a step may do besides computing: tools, models, checkpoints, artifacts. Each goes through the service that fences it.
+
+Authoritative for nothing: a refusal here is the control plane's. Can go wrong: the answer of a call is lost. Calls are named
+by slot, so the same call is made again and joins or replays the first; an effect whose outcome is unknown is waited for.
+"""
+
+import asyncio
+import hashlib
+import json
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+from uuid import UUID
+
+import grpc
+from google.protobuf.duration_pb2 import Duration
+from runway.checkpoint.v1 import checkpoint_service_pb2 as cp
+from runway.checkpoint.v1 import checkpoint_service_pb2_grpc
+from runway.gateway.v1 import gateway_service_pb2 as gw
+from runway.gateway.v1 import gateway_service_pb2_grpc
+
+from runway_sdk.connection import Connection
+from runway_sdk.errors import (
+    EffectInFlight,
+    EffectUnknown,
+    EpochStale,
+    LeaseLost,
+    RunStopped,
+    ToolFailed,
+    Unavailable,
+    error_of,
+)
+from runway_sdk.faults import fault_point
+from runway_sdk.values import from_value, to_value
+
+T = TypeVar("T")
+CHUNK_BYTES = 1024 * 1024
+_WAIT_S = 30
+_REPLAY = {
+    "": gw.REPLAY_CLASS_UNSPECIFIED,
+    "pure": gw.REPLAY_CLASS_PURE,
+    "idempotent": gw.REPLAY_CLASS_IDEMPOTENT,
+    "reconcilable": gw.REPLAY_CLASS_RECONCILABLE,
+    "non_replayable": gw.REPLAY_CLASS_NON_REPLAYABLE,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class ToolResult:
+    """A tool's answer. `replayed`: from the ledger; `arguments_differ`: the ledger's call had other arguments."""
+
+    value: Any
+    slot: str
+    state: str
+    replayed: bool
+    arguments_differ: bool
+    tokens: int
+    cost_micros: int
+
+
+@dataclass(frozen=True, slots=True)
+class StoredArtifact:
+    """An artifact that is committed. `digest`: SHA-256, hexadecimal."""
+
+    name: str
+    digest: str
+    size_bytes: int
+    media_type: str
+
+
+@dataclass(frozen=True, slots=True)
+class Restored:
+    """A step's newest checkpoint that verified: its boundary, sequence and state."""
+
+    boundary: str
+    sequence: int
+    digest: str
+    state: Any
+
+
+class LeaseHolder:
+    """The token of a live lease, renewed by heartbeats and, once, after EPOCH_STALE."""
+
+    def __init__(self, token: bytes, renew: Callable[["LeaseHolder", int], Awaitable[None]]) -> None:
+        self.token = token
+        self.lost = asyncio.Event()
+        self.reason = ""
+        self._renew = renew
+
+    async def renew(self, refused_epoch: int) -> None:
+        """A new token under the run's present epoch."""
+        await self._renew(self, refused_epoch)
+
+    def lose(self, reason: str) -> None:
+        """The authority says that this attempt is over."""
+        self.reason = self.reason or reason
+        self.lost.set()
+
+
+class Context:
+    """What an attempt knows of itself, and what it may do."""
+
+    def __init__(
+        self,
+        connection: Connection,
+        holder: LeaseHolder,
+        *,
+        run_id: str,
+        step_key: str,
+        attempt_id: UUID,
+        attempt_number: int,
+        tenant: str,
+        project: str,
+        traceparent: str,
+    ) -> None:
+        self.run_id = run_id
+        self.step_key = step_key
+        self.attempt_id = attempt_id
+        self.attempt_number = attempt_number
+        self.tenant = tenant
+        self.project = project
+        self._connection = connection
+        self._holder = holder
+        self._traceparent = traceparent
+        self._ordinals: dict[str, int] = {}
+        self._gateway = gateway_service_pb2_grpc.GatewayServiceStub(connection.public)
+        self._checkpoints = checkpoint_service_pb2_grpc.CheckpointServiceStub(connection.public)
+        self._head: bytes | None = None
+        self._sequence = 0
+
+    @property
+    def cancelled(self) -> bool:
+        """Whether this attempt is not wanted any more: stop soon; nothing it does can commit."""
+        return self._holder.lost.is_set()
+
+    def slot(self, tool: str, named: str = "") -> str:
+        """The slot of a call: as named, else `tool#ordinal` by order of use in this attempt."""
+        if named:
+            return named
+        self._ordinals[tool] = self._ordinals.get(tool, 0) + 1
+        return f"{tool}#{self._ordinals[tool]}"
+
+    async def tool(
+        self,
+        tool: str,
+        arguments: Mapping[str, Any],
+        *,
+        slot: str = "",
+        replay: str = "",
+        hold_micros: int = 0,
+        timeout_s: float = 300.0,
+    ) -> ToolResult:
+        """Calls a tool once, whatever happens to this attempt: a later one that reaches the slot gets the first one's answer.
+
+        Raises ToolFailed where the tool said no, EffectUnknown where nobody can say yet.
+        """
+        request = gw.InvokeToolRequest(
+            slot=self.slot(tool, slot),
+            tool=tool,
+            arguments=to_value(dict(arguments), "arguments"),
+            replay_class=_REPLAY[replay],
+            hold_micros=hold_micros,
+            wait=Duration(seconds=_WAIT_S),
+        )
+        fault_point("worker.before_intent")
+        answer = await self._effect(self._gateway.InvokeTool, request, timeout_s)
+        return _result(answer)
+
+    async def model(
+        self, model: str, body: Mapping[str, Any], *, slot: str = "", hold_micros: int = 0, timeout_s: float = 600.0
+    ) -> ToolResult:
+        """Calls a model in the OpenAI-compatible form (`{"messages": […]}`); its answer replays like a tool's."""
+        request = gw.GenerateRequest(
+            slot=self.slot(f"model:{model}", slot),
+            model=model,
+            body=to_value(dict(body), "body"),
+            hold_micros=hold_micros,
+            wait=Duration(seconds=_WAIT_S),
+        )
+        answer = await self._effect(self._gateway.Generate, request, timeout_s)
+        return _result(answer)
+
+    async def _effect(self, method: Callable[..., Awaitable[Any]], request: Any, timeout_s: float) -> Any:
+        """Makes the call until its slot is resolved or the time has passed."""
+        loop = asyncio.get_running_loop()
+        end = loop.time() + timeout_s
+        while True:
+            try:
+                return await self._leased(method, request, _WAIT_S + 15, end)
+            except EffectInFlight:
+                if loop.time() >= end:
+                    raise
+            except EffectUnknown:
+                if loop.time() >= end or not await self._wait_effect(request.slot, end):
+                    raise
+
+    async def _wait_effect(self, slot: str, end: float) -> bool:
+        """Waits while a slot is unknown; True once it is resolved."""
+        loop = asyncio.get_running_loop()
+        while loop.time() < end:
+            wait_s = max(1, min(20, int(end - loop.time())))
+            request = gw.WaitEffectRequest(slot=slot, timeout=Duration(seconds=wait_s))
+            answer = await self._leased(self._gateway.WaitEffect, request, wait_s + 15, end)
+            if answer.resolved:
+                return True
+            if answer.effect.state == gw.EFFECT_STATE_NEEDS_RECONCILIATION:
+                return False
+        return False
+
+    async def _leased(
+        self, method: Callable[..., Awaitable[Any]], request: Any, call_s: float, end: float | None = None
+    ) -> Any:
+        """One call under the lease: renews once after EPOCH_STALE, repeats while nobody can decide and the lease lives."""
+        loop = asyncio.get_running_loop()
+        end = loop.time() + 120 if end is None else end
+        pause_s = 0.05
+        renewed = False
+        while True:
+            if self.cancelled:
+                raise LeaseLost(self._holder.reason or "the attempt is over", reason="LEASE_FENCED")
+            try:
+                call = self._connection.call(
+                    method, request, timeout_s=call_s, lease=self._holder.token, traceparent=self._traceparent
+                )
+                return await call
+            except EpochStale as stale:
+                if renewed:
+                    raise
+                renewed = True
+                await self._holder.renew(int(stale.detail.get("current_epoch", "0")))
+            except Unavailable as away:
+                if loop.time() + pause_s >= end:
+                    raise
+                await self._pause(max(pause_s, away.retry_after_ms / 1000))
+                pause_s = min(pause_s * 2, 1.0)
+            except (LeaseLost, RunStopped) as over:
+                self._holder.lose(over.reason)
+                raise
+
+    async def _pause(self, seconds: float) -> None:
+        """Waits, but not beyond the end of the lease."""
+        try:
+            await asyncio.wait_for(self._holder.lost.wait(), seconds)
+        except TimeoutError:
+            return
+
+    async def checkpoint(self, state: Any, *, boundary: str = "", artifacts: Sequence[StoredArtifact] = ()) -> str:
+        """Commits JSON-like state at a logical boundary; the next attempt finds it with `restore`. Returns its digest."""
+        if self._head is None:
+            await self.restore()
+        raw = json.dumps(state, ensure_ascii=False, sort_keys=True, separators=(",", ":")).encode()
+        chunks = [raw[at : at + CHUNK_BYTES] for at in range(0, len(raw), CHUNK_BYTES)] or [b""]
+        digests = [hashlib.sha256(chunk).digest() for chunk in chunks]
+        by_digest = dict(zip(digests, chunks, strict=True))
+        missing = await self._leased(
+            self._checkpoints.FindMissingChunks, cp.FindMissingChunksRequest(digests=list(by_digest)), 30
+        )
+        for digest in missing.digests:
+            chunk = cp.Chunk(digest=digest, data=by_digest[digest])
+            await self._leased(self._checkpoints.PutChunks, cp.PutChunksRequest(chunks=[chunk]), 60)
+        request = cp.CommitCheckpointRequest(
+            parent_digest=self._head or b"",
+            boundary_sequence=self._sequence + 1,
+            boundary=boundary,
+            chunk_digests=digests,
+            size_bytes=len(raw),
+            artifact_digests=[bytes.fromhex(artifact.digest) for artifact in artifacts],
+        )
+        answer = await self._leased(self._checkpoints.CommitCheckpoint, request, 30)
+        self._sequence += 1
+        self._head = bytes.fromhex(answer.checkpoint.manifest_digest)
+        return str(answer.checkpoint.manifest_digest)
+
+    async def restore(self) -> Restored | None:
+        """The newest checkpoint of this step that verifies, by whichever attempt; None where there is none."""
+        metadata = self._connection.with_lease(self._holder.token, self._traceparent)
+        found: cp.Checkpoint | None = None
+        parts: list[bytes] = []
+        try:
+            stream = self._checkpoints.RestoreCheckpoint(cp.RestoreCheckpointRequest(), timeout=60, metadata=metadata)
+            async for part in stream:
+                if part.WhichOneof("part") == "checkpoint":
+                    found = part.checkpoint
+                else:
+                    parts.append(part.data)
+        except grpc.aio.AioRpcError as error:
+            if error.code() != grpc.StatusCode.NOT_FOUND:
+                raise error_of(error) from None
+        if found is None:
+            self._head, self._sequence = b"", 0
+            return None
+        self._head, self._sequence = bytes.fromhex(found.manifest_digest), found.boundary_sequence
+        return Restored(found.boundary, found.boundary_sequence, found.manifest_digest, json.loads(b"".join(parts)))
+
+    async def artifact(
+        self, name: str, data: bytes | str | Path, *, media_type: str = "application/octet-stream"
+    ) -> StoredArtifact:
+        """Stores bytes, text or a file under its digest; committed when this returns."""
+        content = data.read_bytes() if isinstance(data, Path) else data.encode() if isinstance(data, str) else data
+        digest = hashlib.sha256(content).digest()
+        header = cp.ArtifactHeader(name=name, media_type=media_type, digest=digest, size_bytes=len(content))
+
+        def parts() -> list[cp.PutArtifactRequest]:
+            pieces = (content[at : at + CHUNK_BYTES] for at in range(0, len(content), CHUNK_BYTES))
+            return [cp.PutArtifactRequest(header=header), *(cp.PutArtifactRequest(data=piece) for piece in pieces)]
+
+        def put(_: object, **kwargs: Any) -> Any:
+            return self._checkpoints.PutArtifact(iter(parts()), **kwargs)
+
+        answer = await self._leased(put, None, 120)
+        return StoredArtifact(name, str(answer.artifact.digest), len(content), media_type)
+
+
+def _result(answer: gw.InvokeToolResponse | gw.GenerateResponse) -> ToolResult:
+    effect = answer.effect
+    if effect.state == gw.EFFECT_STATE_FAILED:
+        raise ToolFailed(effect.failure.message, effect.failure.failure_class, effect.failure.type)
+    return ToolResult(
+        value=from_value(effect.result),
+        slot=effect.slot,
+        state=gw.EffectState.Name(effect.state).removeprefix("EFFECT_STATE_").lower(),
+        replayed=answer.replayed,
+        arguments_differ=answer.arguments_differ,
+        tokens=effect.tokens,
+        cost_micros=effect.cost_micros,
+    )
+
+
+class SyncContext:
+    """The same for steps that are plain functions: each call blocks its thread, not the worker."""
+
+    def __init__(self, context: Context, loop: asyncio.AbstractEventLoop) -> None:
+        self._context = context
+        self._loop = loop
+        self.run_id = context.run_id
+        self.step_key = context.step_key
+        self.attempt_id = context.attempt_id
+        self.attempt_number = context.attempt_number
+        self.tenant = context.tenant
+        self.project = context.project
+
+    def _wait(self, work: Coroutine[Any, Any, T]) -> T:
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result()
+
+    @property
+    def cancelled(self) -> bool:
+        """See Context.cancelled."""
+        return self._context.cancelled
+
+    def tool(self, tool: str, arguments: Mapping[str, Any], **options: Any) -> ToolResult:
+        """See Context.tool."""
+        return self._wait(self._context.tool(tool, arguments, **options))
+
+    def model(self, model: str, body: Mapping[str, Any], **options: Any) -> ToolResult:
+        """See Context.model."""
+        return self._wait(self._context.model(model, body, **options))
+
+    def checkpoint(self, state: Any, **options: Any) -> str:
+        """See Context.checkpoint."""
+        return self._wait(self._context.checkpoint(state, **options))
+
+    def restore(self) -> Restored | None:
+        """See Context.restore."""
+        return self._wait(self._context.restore())
+
+    def artifact(self, name: str, data: bytes | str | Path, **options: Any) -> StoredArtifact:
+        """See Context.artifact."""
+        return self._wait(self._context.artifact(name, data, **options))

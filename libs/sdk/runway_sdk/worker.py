@@ -1,0 +1,372 @@
+"""A worker process: claims attempts, runs their steps, beats for them, reports how they ended.
+
+Authoritative for nothing: it may be killed at any moment, and what it still believes afterwards is refused where it would
+be committed. Can go wrong: a report whose answer is lost (it is sent again: the same report twice is one), a lease that is
+lost while the step runs (the step is cancelled and nothing is reported).
+"""
+
+import asyncio
+import contextlib
+import logging
+import os
+import secrets
+import socket
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+from uuid import UUID
+
+from google.protobuf.duration_pb2 import Duration
+from pydantic import ValidationError
+from runway.common.v1 import common_pb2
+from runway.scheduler.v1 import worker_service_pb2 as pb
+from runway.scheduler.v1 import worker_service_pb2_grpc
+
+from runway_sdk.connection import Connection, Target, find_target
+from runway_sdk.context import Context, LeaseHolder, SyncContext
+from runway_sdk.errors import (
+    BudgetExhausted,
+    CapabilityDenied,
+    EffectUnknown,
+    InvalidRequest,
+    LeaseLost,
+    RunStopped,
+    RunwayError,
+    StepFailed,
+    ToolFailed,
+    Unavailable,
+    item_error_of,
+)
+from runway_sdk.faults import fault_point
+from runway_sdk.values import from_value, to_value
+from runway_sdk.workflow import Step, Workflow, identifier
+
+log = logging.getLogger("runway.worker")
+CLAIM_WAIT_S = 20
+REPORT_FOR_S = 60.0
+BATCH = 500
+
+
+@dataclass(slots=True)
+class _Live:
+    """An attempt that runs here."""
+
+    lease: pb.Lease
+    holder: LeaseHolder
+    task: "asyncio.Task[None]"
+    beat_at: float
+    interval_s: float
+
+
+class Worker:
+    """Runs the steps of some workflows, `slots` at a time."""
+
+    def __init__(
+        self,
+        workflows: Sequence[Workflow],
+        *,
+        target: Target | None = None,
+        slots: int = 16,
+        capabilities: Sequence[str] = (),
+        worker_id: str = "",
+    ) -> None:
+        self.worker_id = worker_id or f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(3)}"
+        self._target = target or find_target()
+        self._slots = slots
+        self._capabilities = tuple(capabilities)
+        self._handlers: dict[str, Step] = {}
+        for found in workflows:
+            self._handlers.update(found.handlers)
+        self._live: dict[bytes, _Live] = {}
+        self._freed = asyncio.Event()
+        self._draining = asyncio.Event()
+        self._reports: deque[tuple[pb.Completion, asyncio.Future[pb.CompletionResult]]] = deque()
+        self._reporting = 0
+        self._connection: Connection | None = None
+
+    async def run(self) -> None:
+        """Works until `drain` is called or the task is cancelled."""
+        self._connection = Connection(self._target)
+        self._stub = worker_service_pb2_grpc.WorkerServiceStub(self._connection.public)
+        self._control = worker_service_pb2_grpc.WorkerServiceStub(self._connection.control)
+        beating = asyncio.create_task(self._beat())
+        try:
+            await self._claim()
+            running = [live.task for live in self._live.values()]
+            if running:
+                await asyncio.wait(running)
+        finally:
+            beating.cancel()
+            for live in list(self._live.values()):
+                live.task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await beating
+            await asyncio.gather(*(live.task for live in list(self._live.values())), return_exceptions=True)
+            await self._connection.close()
+
+    def drain(self) -> None:
+        """Takes no new work; `run` returns when what runs has ended."""
+        self._draining.set()
+        self._freed.set()
+
+    # -- claiming
+
+    async def _claim(self) -> None:
+        claim_id = secrets.token_bytes(16)
+        pause_s = 0.05
+        while not self._draining.is_set():
+            free = self._slots - len(self._live)
+            if free <= 0:
+                self._freed.clear()
+                await self._freed.wait()
+                continue
+            request = pb.ClaimAttemptsRequest(
+                claim_id=claim_id,
+                worker_id=self.worker_id,
+                slots=min(free, 1000),
+                handlers=list(self._handlers),
+                capabilities=self._capabilities,
+                wait=Duration(seconds=CLAIM_WAIT_S),
+            )
+            leases = await self._claim_once(request, pause_s)
+            if leases is None:
+                pause_s = min(pause_s * 2, 2.0)
+                continue
+            pause_s, claim_id = 0.05, secrets.token_bytes(16)
+            for lease in leases:
+                self._begin(lease)
+
+    async def _claim_once(self, request: pb.ClaimAttemptsRequest, pause_s: float) -> Sequence[pb.Lease] | None:
+        """The leases of one claim; None when nobody answered (the same claim is made again)."""
+        assert self._connection is not None
+        asking = asyncio.ensure_future(self._connection.call(self._stub.ClaimAttempts, request, timeout_s=CLAIM_WAIT_S + 10))
+        draining = asyncio.ensure_future(self._draining.wait())
+        try:
+            await asyncio.wait({asking, draining}, return_when=asyncio.FIRST_COMPLETED)
+            if not asking.done():
+                return []
+            answer = asking.result()
+            return list(answer.leases)
+        except Unavailable as away:
+            await asyncio.sleep(max(pause_s, away.retry_after_ms / 1000))
+            return None
+        finally:
+            asking.cancel()
+            draining.cancel()
+
+    def _begin(self, lease: pb.Lease) -> None:
+        if lease.attempt_id in self._live:
+            return
+        holder = LeaseHolder(lease.lease_token, self._renew)
+        interval_s = max(0.2, lease.heartbeat_interval.ToMilliseconds() / 1000)
+        now = asyncio.get_running_loop().time()
+        task = asyncio.create_task(self._attempt(lease, holder))
+        self._live[lease.attempt_id] = _Live(lease, holder, task, now + min(1.0, interval_s), interval_s)
+        task.add_done_callback(lambda _: self._ended(lease.attempt_id))
+
+    def _ended(self, attempt_id: bytes) -> None:
+        self._live.pop(attempt_id, None)
+        self._freed.set()
+
+    # -- running
+
+    async def _attempt(self, lease: pb.Lease, holder: LeaseHolder) -> None:
+        """Runs one attempt and reports its end, unless the lease was lost."""
+        completion = pb.Completion()
+        work = asyncio.ensure_future(self._step(lease, holder, completion))
+        lost = asyncio.ensure_future(holder.lost.wait())
+        timeout_s = lease.timeout.ToMilliseconds() / 1000 if lease.HasField("timeout") else None
+        try:
+            await asyncio.wait({work, lost}, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
+            if not work.done():
+                work.cancel()
+                with contextlib.suppress(asyncio.CancelledError, Exception):
+                    await work
+                if not holder.lost.is_set():
+                    completion.failure.CopyFrom(_failure("attempt", f"took longer than {timeout_s} s", "TIMED_OUT"))
+            if holder.lost.is_set() or completion.WhichOneof("result") is None:
+                log.info("attempt %s of %s is over here: %s", lease.attempt_id.hex(), lease.step_key, holder.reason)
+                return
+            fault_point("worker.before_completion")
+            await self._report(holder, completion)
+        finally:
+            work.cancel()
+            lost.cancel()
+
+    async def _step(self, lease: pb.Lease, holder: LeaseHolder, completion: pb.Completion) -> None:
+        """Calls the step's function; writes what came of it into `completion`."""
+        assert self._connection is not None
+        found = self._handlers[lease.handler]
+        context = Context(
+            self._connection,
+            holder,
+            run_id=lease.run_id,
+            step_key=lease.step_key,
+            attempt_id=UUID(bytes=lease.attempt_id),
+            attempt_number=lease.attempt_number,
+            tenant=lease.tenant,
+            project=lease.project,
+            traceparent=lease.traceparent,
+        )
+        try:
+            arguments = _arguments(found, from_value(lease.input))
+            if found.is_async:
+                if found.context_name:
+                    arguments[found.context_name] = context
+                result = await found.function(**arguments)
+            else:
+                if found.context_name:
+                    arguments[found.context_name] = SyncContext(context, asyncio.get_running_loop())
+                result = await asyncio.to_thread(found.function, **arguments)
+            completion.output.CopyFrom(to_value(found.output.dump_python(result, mode="json"), "output"))
+        except (LeaseLost, RunStopped) as over:
+            holder.lose(over.reason)
+        except asyncio.CancelledError:
+            raise
+        except Exception as error:
+            log.warning("attempt %s of %s failed: %s", lease.attempt_id.hex(), lease.step_key, type(error).__name__)
+            completion.failure.CopyFrom(failure_of(error))
+
+    # -- reporting
+
+    async def _report(self, holder: LeaseHolder, completion: pb.Completion) -> None:
+        """Reports an end until it is recorded or refused; renews once after EPOCH_STALE."""
+        loop = asyncio.get_running_loop()
+        end = loop.time() + REPORT_FOR_S
+        pause_s, renewed = 0.05, False
+        while not holder.lost.is_set():
+            completion.lease_token = holder.token
+            outcome: asyncio.Future[pb.CompletionResult] = loop.create_future()
+            self._reports.append((completion, outcome))
+            if self._reporting < 2:
+                self._reporting += 1
+                asyncio.ensure_future(self._send_reports())
+            result = await outcome
+            if result.recorded:
+                return
+            error = item_error_of(result.error)
+            if error.reason == "EPOCH_STALE" and not renewed:
+                renewed = True
+                await self._renew(holder, int(error.detail.get("current_epoch", "0")))
+            elif isinstance(error, Unavailable) and loop.time() < end:
+                await asyncio.sleep(max(pause_s, error.retry_after_ms / 1000))
+                pause_s = min(pause_s * 2, 1.0)
+            elif error.reason in ("TOO_LARGE", "INVALID_FIELD") and completion.WhichOneof("result") == "output":
+                completion.failure.CopyFrom(_failure("validation", error.message, error.reason))
+            else:
+                holder.lose(error.reason)
+                log.info("an end was not recorded: %s", error)
+
+    async def _send_reports(self) -> None:
+        """Sends what is waiting, a batch a call; at most two of these run."""
+        assert self._connection is not None
+        try:
+            while self._reports:
+                batch = [self._reports.popleft() for _ in range(min(BATCH, len(self._reports)))]
+                request = pb.CompleteAttemptsRequest(completions=[completion for completion, _ in batch])
+                try:
+                    answer = await self._connection.call(self._stub.CompleteAttempts, request)
+                    results = list(answer.results)
+                except RunwayError as error:
+                    refused = common_pb2.ItemError(
+                        code=14, reason="AUTHORITY_UNREACHABLE", message=str(error), retry_after_ms=error.retry_after_ms
+                    )
+                    results = [pb.CompletionResult(error=refused)] * len(batch)
+                for (_, outcome), result in zip(batch, results, strict=True):
+                    if not outcome.done():
+                        outcome.set_result(result)
+        finally:
+            self._reporting -= 1
+
+    async def _renew(self, holder: LeaseHolder, refused_epoch: int) -> None:
+        assert self._connection is not None
+        renewal = pb.Renewal(lease_token=holder.token, refused_epoch=refused_epoch)
+        answer = await self._connection.call(self._control.RenewLeases, pb.RenewLeasesRequest(renewals=[renewal]))
+        result = answer.results[0]
+        if not result.lease_token:
+            error = item_error_of(result.error)
+            if not isinstance(error, Unavailable):
+                holder.lose(error.reason)
+            raise error
+        holder.token = result.lease_token
+
+    # -- beating
+
+    async def _beat(self) -> None:
+        """Beats for every attempt that is due, one call at a time; a lost answer is no answer, the next beat asks again."""
+        assert self._connection is not None
+        loop = asyncio.get_running_loop()
+        while True:
+            await asyncio.sleep(0.2)
+            now = loop.time()
+            due = [live for live in self._live.values() if live.beat_at <= now and not live.holder.lost.is_set()]
+            for at in range(0, len(due), 5000):
+                await self._beat_once(due[at : at + 5000], now)
+
+    async def _beat_once(self, due: Sequence[_Live], now: float) -> None:
+        assert self._connection is not None
+        beats = [
+            pb.Heartbeat(
+                run_id=live.lease.run_id,
+                attempt_id=live.lease.attempt_id,
+                lease_epoch=live.lease.lease_epoch,
+                step_key=live.lease.step_key,
+            )
+            for live in due
+        ]
+        request = pb.HeartbeatAttemptsRequest(worker_id=self.worker_id, heartbeats=beats)
+        shortest = min(live.interval_s for live in due)
+        try:
+            answer = await self._connection.call(self._control.HeartbeatAttempts, request, timeout_s=max(1.0, shortest))
+        except RunwayError as error:
+            log.debug("a heartbeat got no answer: %s", error)
+            return
+        for live, result in zip(due, answer.results, strict=True):
+            live.beat_at = now + live.interval_s
+            if result.lease_token:
+                live.holder.token = result.lease_token
+            if result.status == pb.LEASE_STATUS_FENCED:
+                live.holder.lose("LEASE_FENCED")
+            elif result.status == pb.LEASE_STATUS_CANCELLED:
+                live.holder.lose("RUN_CANCELLED")
+
+
+def _arguments(found: Step, given: Any) -> dict[str, Any]:
+    """The function's arguments from the ticket's input, each of its declared type."""
+    outputs: Mapping[str, Any] = {identifier(key): value for key, value in (given.get("steps") or {}).items()}
+    arguments: dict[str, Any] = {}
+    for parameter in found.parameters:
+        if parameter.name == "run":
+            arguments["run"] = parameter.adapter.validate_python(given.get("run"))
+        elif parameter.name in outputs:
+            arguments[parameter.name] = parameter.adapter.validate_python(outputs[parameter.name])
+        elif not parameter.optional:
+            arguments[parameter.name] = parameter.adapter.validate_python(None)
+    return arguments
+
+
+def _failure(failure_class: str, message: str, kind: str) -> common_pb2.Failure:
+    return common_pb2.Failure(failure_class=failure_class, message=message[:2000], type=kind[:200])
+
+
+def failure_of(error: Exception) -> common_pb2.Failure:
+    """How an exception is reported: its class decides whether the attempt is followed by another."""
+    if isinstance(error, StepFailed):
+        return _failure(error.failure_class, str(error), error.type)
+    if isinstance(error, ToolFailed):
+        return _failure(error.failure_class or "attempt", error.message, error.type or "ToolFailed")
+    if isinstance(error, ValidationError):
+        text = "; ".join(f"{'.'.join(map(str, item['loc']))}: {item['msg']}" for item in error.errors(include_input=False)[:5])
+        return _failure("validation", text, "ValidationError")
+    if isinstance(error, InvalidRequest):
+        return _failure("validation", str(error), error.reason)
+    if isinstance(error, CapabilityDenied):
+        return _failure("policy", str(error), error.reason)
+    if isinstance(error, BudgetExhausted):
+        return _failure("budget", str(error), error.reason)
+    if isinstance(error, EffectUnknown | Unavailable):
+        return _failure("infrastructure", str(error), error.reason)
+    if isinstance(error, RunwayError):
+        return _failure("attempt", str(error), error.reason)
+    return _failure("attempt", f"{type(error).__name__}: {error}", type(error).__name__)

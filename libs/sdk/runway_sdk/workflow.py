@@ -1,0 +1,272 @@
+"""Steps and workflows as Python functions. Authoritative for how a function's signature becomes a step's contract.
+
+A parameter named `run` gets the run's input, one of type `Context` the attempt's context, and any other is named after the
+step whose output it takes (`audit-links` as `audit_links`): that is also the edge between them. Can go wrong: a parameter
+that names no step. `workflow(...)` says so when the module is imported, not when a run fails.
+"""
+
+import inspect
+import re
+import typing
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Any, Literal, overload
+
+from google.protobuf import json_format
+from google.protobuf.duration_pb2 import Duration
+from pydantic import TypeAdapter
+from runway.launch.v1 import workflow_pb2
+
+from runway_sdk.context import Context, SyncContext
+
+When = Literal["success", "failure", "always"]
+_CONDITIONS = {
+    "success": workflow_pb2.CONDITION_SUCCESS,
+    "failure": workflow_pb2.CONDITION_FAILURE,
+    "always": workflow_pb2.CONDITION_ALWAYS,
+}
+
+
+class WorkflowError(Exception):
+    """A workflow that cannot be: said when it is defined."""
+
+
+@dataclass(frozen=True, slots=True)
+class Retry:
+    """What follows a failed attempt; `on` names failure classes (lost attempts are always retried)."""
+
+    max_attempts: int = 3
+    initial: timedelta = timedelta(milliseconds=200)
+    multiplier: float = 2.0
+    longest: timedelta = timedelta(seconds=60)
+    on: Sequence[str] = ("transient", "infrastructure", "attempt")
+
+
+@dataclass(frozen=True, slots=True)
+class Parameter:
+    """One parameter of a step: where its value comes from and what type it must have."""
+
+    name: str
+    source: str
+    adapter: TypeAdapter[Any]
+    optional: bool
+
+
+@dataclass(slots=True)
+class Step:
+    """A function with its contract. Calling it calls the function, so steps are tested like any other."""
+
+    function: Callable[..., Any]
+    key: str
+    needs: Mapping[str, When]
+    any_need: bool
+    retry: Retry
+    timeout: timedelta | None
+    lease_ttl: timedelta | None
+    tools: Sequence[str]
+    models: Sequence[str]
+    checkpoints: bool
+    requires: Sequence[str]
+    parameters: Sequence[Parameter] = field(default_factory=tuple)
+    context_name: str = ""
+    output: TypeAdapter[Any] = field(default_factory=lambda: TypeAdapter(Any))
+    is_async: bool = False
+
+    def __post_init__(self) -> None:
+        hints = typing.get_type_hints(self.function)
+        found = []
+        for name, parameter in inspect.signature(self.function).parameters.items():
+            hint = hints.get(name, Any)
+            if hint in (Context, SyncContext) or (hint is Any and name == "ctx"):
+                self.context_name = name
+                continue
+            optional = parameter.default is not inspect.Parameter.empty
+            found.append(Parameter(name, name, TypeAdapter(hint), optional))
+        self.parameters = tuple(found)
+        self.output = TypeAdapter(hints.get("return", Any))
+        self.is_async = inspect.iscoroutinefunction(self.function)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Calls the function."""
+        return self.function(*args, **kwargs)
+
+
+@overload
+def step(function: Callable[..., Any], /) -> Step: ...
+
+
+@overload
+def step(
+    *,
+    key: str = "",
+    needs: Sequence[str] | Mapping[str, When] = (),
+    any_need: bool = False,
+    retry: Retry | None = None,
+    timeout: timedelta | None = None,
+    lease_ttl: timedelta | None = None,
+    tools: Sequence[str] = (),
+    models: Sequence[str] = (),
+    checkpoints: bool = False,
+    requires: Sequence[str] = (),
+) -> Callable[[Callable[..., Any]], Step]: ...
+
+
+def step(
+    function: Callable[..., Any] | None = None,
+    /,
+    *,
+    key: str = "",
+    needs: Sequence[str] | Mapping[str, When] = (),
+    any_need: bool = False,
+    retry: Retry | None = None,
+    timeout: timedelta | None = None,
+    lease_ttl: timedelta | None = None,
+    tools: Sequence[str] = (),
+    models: Sequence[str] = (),
+    checkpoints: bool = False,
+    requires: Sequence[str] = (),
+) -> Step | Callable[[Callable[..., Any]], Step]:
+    """Makes a function a step.
+
+    `key` defaults to the function's name. `needs` adds edges that no parameter names, or other conditions than success
+    (`{"publish": "failure"}`). `tools` and `models` are what the step may call, `checkpoints` whether it commits
+    checkpoints or artifacts: anything not declared is denied.
+    """
+
+    def make(function: Callable[..., Any]) -> Step:
+        edges: Mapping[str, When] = needs if isinstance(needs, Mapping) else dict.fromkeys(needs, "success")
+        return Step(
+            function=function,
+            key=key or function.__name__,
+            needs=dict(edges),
+            any_need=any_need,
+            retry=retry or Retry(),
+            timeout=timeout,
+            lease_ttl=lease_ttl,
+            tools=tuple(tools),
+            models=tuple(models),
+            checkpoints=checkpoints,
+            requires=tuple(requires),
+        )
+
+    return make(function) if function is not None else make
+
+
+def identifier(key: str) -> str:
+    """A step's key as a parameter name."""
+    return re.sub(r"[^0-9a-zA-Z_]", "_", key)
+
+
+@dataclass(slots=True)
+class Workflow:
+    """Steps under a name and a build; what is published, and what a worker carries."""
+
+    name: str
+    build: str
+    steps: Mapping[str, Step]
+    output_step: str
+    input: TypeAdapter[Any] | None
+    deadline: timedelta | None
+    description: str
+
+    @property
+    def handlers(self) -> Mapping[str, Step]:
+        """`workflow.step@build` → the step."""
+        return {f"{self.name}.{key}@{self.build}": found for key, found in self.steps.items()}
+
+    def edges(self, found: Step) -> dict[str, When]:
+        """Predecessors of a step with their conditions: named by parameters, and declared."""
+        by_name = {identifier(key): key for key in self.steps}
+        edges: dict[str, When] = {}
+        for parameter in found.parameters:
+            if parameter.name != "run":
+                edges[by_name[parameter.name]] = "success"
+        edges.update(found.needs)
+        return edges
+
+    def spec(self) -> workflow_pb2.WorkflowSpec:
+        """What PublishWorkflowVersion takes."""
+        spec = workflow_pb2.WorkflowSpec(
+            name=self.name,
+            build=self.build,
+            output_step=self.output_step,
+            description=self.description,
+            steps=[self._step(found) for found in self.steps.values()],
+        )
+        if self.deadline is not None:
+            spec.default_deadline.FromTimedelta(self.deadline)
+        if self.input is not None:
+            json_format.ParseDict(self.input.json_schema(), spec.input_schema)
+        return spec
+
+    def _step(self, found: Step) -> workflow_pb2.StepSpec:
+        spec = workflow_pb2.StepSpec(
+            key=found.key,
+            needs=[workflow_pb2.Need(step=key, when=_CONDITIONS[when]) for key, when in self.edges(found).items()],
+            join=workflow_pb2.JOIN_ANY if found.any_need else workflow_pb2.JOIN_ALL,
+            retry=workflow_pb2.RetryPolicy(
+                max_attempts=found.retry.max_attempts,
+                multiplier=found.retry.multiplier,
+                initial_backoff=_duration(found.retry.initial),
+                max_backoff=_duration(found.retry.longest),
+                retry_on=found.retry.on,
+            ),
+            tools=found.tools,
+            models=found.models,
+            checkpoints=found.checkpoints,
+            requires=found.requires,
+            description=(inspect.getdoc(found.function) or "")[:2000],
+        )
+        if found.timeout is not None:
+            spec.timeout.CopyFrom(_duration(found.timeout))
+        if found.lease_ttl is not None:
+            spec.lease_ttl.CopyFrom(_duration(found.lease_ttl))
+        return spec
+
+
+def _duration(delta: timedelta) -> Duration:
+    duration = Duration()
+    duration.FromTimedelta(delta)
+    return duration
+
+
+def workflow(
+    name: str,
+    *,
+    steps: Sequence[Step],
+    build: str = "1",
+    output: Step | None = None,
+    input: Any = None,
+    deadline: timedelta | None = None,
+    description: str = "",
+) -> Workflow:
+    """A workflow of these steps. `build` names the code: change it when a run in flight must not get the new code.
+
+    `input` is the type of the run's input (its JSON Schema is checked at launch); `output` the step whose result is the
+    run's, the single last step where it is not given.
+    """
+    keys = [found.key for found in steps]
+    if len(set(keys)) != len(keys):
+        raise WorkflowError(
+            f"workflow {name!r}: two steps have one key: {sorted({key for key in keys if keys.count(key) > 1})}"
+        )
+    made = Workflow(
+        name=name,
+        build=build,
+        steps={found.key: found for found in steps},
+        output_step=output.key if output else "",
+        input=TypeAdapter(input) if input is not None else None,
+        deadline=deadline,
+        description=description,
+    )
+    known = {identifier(key) for key in keys} | {"run"}
+    for found in steps:
+        for parameter in found.parameters:
+            if parameter.name not in known:
+                names = ", ".join(sorted(known))
+                raise WorkflowError(f"step {found.key!r}: parameter {parameter.name!r} names no step; known: {names}")
+        for key in found.needs:
+            if key not in made.steps:
+                raise WorkflowError(f"step {found.key!r} needs {key!r}, which is no step of {name!r}")
+    return made
