@@ -46,6 +46,7 @@ class Claims:
     handler: str
     tools: tuple[str, ...] = ()
     models: tuple[str, ...] = ()
+    workflow_digest: bytes = b""
 
     def to_bytes(self) -> bytes:
         """The bytes that are signed."""
@@ -66,6 +67,7 @@ class Claims:
             handler=self.handler,
             tools=self.tools,
             models=self.models,
+            workflow_digest=self.workflow_digest,
         ).SerializeToString(deterministic=True)
 
     @staticmethod
@@ -87,6 +89,7 @@ class Claims:
             handler=said.handler,
             tools=tuple(said.tools),
             models=tuple(said.models),
+            workflow_digest=said.workflow_digest,
         )
 
 
@@ -107,6 +110,7 @@ class VerifiedLease:
     models: tuple[str, ...]
     expires_at_ms: int
     expired: bool
+    workflow_digest: bytes = b""
 
     @property
     def authority_epoch(self) -> int:
@@ -150,4 +154,5 @@ def lease_of(claims: Claims, now_ms: int) -> VerifiedLease:
         models=claims.models,
         expires_at_ms=claims.expires_at_ms,
         expired=now_ms >= claims.expires_at_ms,
+        workflow_digest=claims.workflow_digest,
     )

@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n$runway/internal/fence/v1/lease.proto\x12\x18runway.internal.fence.v1\"\xb0\x02\n\x0bLeaseClaims\x12\x0e\n\x06tenant\x18\x01 \x01(\t\x12\x0f\n\x07project\x18\x02 \x01(\t\x12\x0e\n\x06run_id\x18\x03 \x01(\x0c\x12\x10\n\x08step_key\x18\x04 \x01(\t\x12\x17\n\x0f\x61uthority_epoch\x18\x05 \x01(\x03\x12\x13\n\x0blease_epoch\x18\x06 \x01(\x03\x12\x12\n\nattempt_id\x18\x07 \x01(\x0c\x12\r\n\x05\x65poch\x18\x08 \x01(\x03\x12\x0e\n\x06points\x18\t \x03(\t\x12\x0e\n\x06region\x18\n \x01(\t\x12\x10\n\x08\x61udience\x18\x0b \x01(\t\x12\x15\n\rexpires_at_ms\x18\x0c \x01(\x03\x12\x14\n\x0cissued_at_ms\x18\r \x01(\x03\x12\x0f\n\x07handler\x18\x0e \x01(\t\x12\r\n\x05tools\x18\x0f \x03(\t\x12\x0e\n\x06models\x18\x10 \x03(\t\"?\n\nLeaseToken\x12\x0e\n\x06\x63laims\x18\x01 \x01(\x0c\x12\x11\n\tsignature\x18\x02 \x01(\x0c\x12\x0e\n\x06key_id\x18\x03 \x01(\x0c\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n$runway/internal/fence/v1/lease.proto\x12\x18runway.internal.fence.v1\"\xc9\x02\n\x0bLeaseClaims\x12\x0e\n\x06tenant\x18\x01 \x01(\t\x12\x0f\n\x07project\x18\x02 \x01(\t\x12\x0e\n\x06run_id\x18\x03 \x01(\x0c\x12\x10\n\x08step_key\x18\x04 \x01(\t\x12\x17\n\x0f\x61uthority_epoch\x18\x05 \x01(\x03\x12\x13\n\x0blease_epoch\x18\x06 \x01(\x03\x12\x12\n\nattempt_id\x18\x07 \x01(\x0c\x12\r\n\x05\x65poch\x18\x08 \x01(\x03\x12\x0e\n\x06points\x18\t \x03(\t\x12\x0e\n\x06region\x18\n \x01(\t\x12\x10\n\x08\x61udience\x18\x0b \x01(\t\x12\x15\n\rexpires_at_ms\x18\x0c \x01(\x03\x12\x14\n\x0cissued_at_ms\x18\r \x01(\x03\x12\x0f\n\x07handler\x18\x0e \x01(\t\x12\r\n\x05tools\x18\x0f \x03(\t\x12\x0e\n\x06models\x18\x10 \x03(\t\x12\x17\n\x0fworkflow_digest\x18\x11 \x01(\x0c\"?\n\nLeaseToken\x12\x0e\n\x06\x63laims\x18\x01 \x01(\x0c\x12\x11\n\tsignature\x18\x02 \x01(\x0c\x12\x0e\n\x06key_id\x18\x03 \x01(\x0c\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -32,7 +32,7 @@ _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'runway.internal.fence.v1.le
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_LEASECLAIMS']._serialized_start=67
-  _globals['_LEASECLAIMS']._serialized_end=371
-  _globals['_LEASETOKEN']._serialized_start=373
-  _globals['_LEASETOKEN']._serialized_end=436
+  _globals['_LEASECLAIMS']._serialized_end=396
+  _globals['_LEASETOKEN']._serialized_start=398
+  _globals['_LEASETOKEN']._serialized_end=461
 # @@protoc_insertion_point(module_scope)

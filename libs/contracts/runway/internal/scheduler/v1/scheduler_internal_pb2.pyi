@@ -30,11 +30,11 @@ class ForwardRequest(google.protobuf.message.Message):
     PROJECT_FIELD_NUMBER: builtins.int
     SHARDS_FIELD_NUMBER: builtins.int
     verb: builtins.str
-    """claim, heartbeat, complete, record_commands or renew."""
+    """claim, heartbeat, complete, record_commands, renew, or deliver (events, as the inbox got them)."""
     request: builtins.bytes
     """The serialized request of the verb, narrowed to the leader's shards."""
     tenant: builtins.str
-    """The caller's tenant."""
+    """The caller's tenant; empty for deliver."""
     project: builtins.str
     """The project its key is bound to; empty: any."""
     @property

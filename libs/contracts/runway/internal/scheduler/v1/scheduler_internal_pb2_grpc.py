@@ -52,7 +52,7 @@ class SchedulerInternalServiceServicer(object):
     """
 
     def Forward(self, request, context):
-        """Worker calls for shards that the replica asked leads; another replica took them from a worker.
+        """Calls for shards that the replica asked leads; another replica took them from a worker or from an outbox.
         Errors: NO_LEADER (it does not lead them any more), and those of the verb.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)

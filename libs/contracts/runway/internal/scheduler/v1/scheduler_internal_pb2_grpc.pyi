@@ -28,7 +28,7 @@ class SchedulerInternalServiceStub:
     @typing.overload
     def __new__(cls, channel: grpc.aio.Channel) -> SchedulerInternalServiceAsyncStub: ...
     Forward: grpc.UnaryUnaryMultiCallable[runway.internal.scheduler.v1.scheduler_internal_pb2.ForwardRequest, runway.internal.scheduler.v1.scheduler_internal_pb2.ForwardResponse]
-    """Worker calls for shards that the replica asked leads; another replica took them from a worker.
+    """Calls for shards that the replica asked leads; another replica took them from a worker or from an outbox.
     Errors: NO_LEADER (it does not lead them any more), and those of the verb.
     """
     GetSigningKeys: grpc.UnaryUnaryMultiCallable[runway.internal.scheduler.v1.scheduler_internal_pb2.GetSigningKeysRequest, runway.internal.scheduler.v1.scheduler_internal_pb2.GetSigningKeysResponse]
@@ -42,7 +42,7 @@ class SchedulerInternalServiceAsyncStub(SchedulerInternalServiceStub):
 
     def __init__(self, channel: grpc.aio.Channel) -> None: ...
     Forward: grpc.aio.UnaryUnaryMultiCallable[runway.internal.scheduler.v1.scheduler_internal_pb2.ForwardRequest, runway.internal.scheduler.v1.scheduler_internal_pb2.ForwardResponse]  # type: ignore[assignment]
-    """Worker calls for shards that the replica asked leads; another replica took them from a worker.
+    """Calls for shards that the replica asked leads; another replica took them from a worker or from an outbox.
     Errors: NO_LEADER (it does not lead them any more), and those of the verb.
     """
     GetSigningKeys: grpc.aio.UnaryUnaryMultiCallable[runway.internal.scheduler.v1.scheduler_internal_pb2.GetSigningKeysRequest, runway.internal.scheduler.v1.scheduler_internal_pb2.GetSigningKeysResponse]  # type: ignore[assignment]
@@ -59,7 +59,7 @@ class SchedulerInternalServiceServicer(metaclass=abc.ABCMeta):
         request: runway.internal.scheduler.v1.scheduler_internal_pb2.ForwardRequest,
         context: _ServicerContext,
     ) -> typing.Union[runway.internal.scheduler.v1.scheduler_internal_pb2.ForwardResponse, collections.abc.Awaitable[runway.internal.scheduler.v1.scheduler_internal_pb2.ForwardResponse]]:
-        """Worker calls for shards that the replica asked leads; another replica took them from a worker.
+        """Calls for shards that the replica asked leads; another replica took them from a worker or from an outbox.
         Errors: NO_LEADER (it does not lead them any more), and those of the verb.
         """
 
