@@ -7,7 +7,7 @@ from uuid import UUID
 from runway.launch.v1 import launch_service_pb2 as pb
 from runway.launch.v1 import launch_service_pb2_grpc
 
-from libs.kernel.ids import uuid_from_text
+from libs.kernel.ids import digest, uuid_from_text
 from libs.kernel.refusal import Refusal, invalid_field, not_found
 from libs.rpc.batcher import Batcher
 from libs.rpc.identity import Caller, current_call
@@ -64,7 +64,7 @@ class LaunchServicer(launch_service_pb2_grpc.LaunchServiceServicer):
         spec, raw = translate.spec_of(message), translate.spec_bytes(message)
         if request.validate_only:
             refuse_invalid(spec)
-            version = Version(caller.tenant, project, spec.name, 0, translate.digest(raw), raw, 0, spec)
+            version = Version(caller.tenant, project, spec.name, 0, digest(raw), raw, 0, spec)
             return pb.PublishWorkflowVersionResponse(version=translate.version_message(version), created=False)
         version, created = await publish_version(self._ports, caller.tenant, project, spec, raw)
         return pb.PublishWorkflowVersionResponse(version=translate.version_message(version), created=created)

@@ -137,7 +137,7 @@ class Client:
         run: pb.Run = (await self._call(self._launch.GetRun, pb.GetRunRequest(run_id=run_id))).run
         return run
 
-    async def list(
+    async def list_runs(
         self, *, states: Sequence[Any] = (), workflow: str = "", page_size: int = 50, page_token: str = ""
     ) -> pb.ListRunsResponse:
         """A page of runs, newest first."""
@@ -308,7 +308,7 @@ class _LaunchGather:
     def __init__(self, client: Client) -> None:
         self._client = client
         self._waiting: list[tuple[pb.LaunchRunRequest, asyncio.Future[pb.LaunchResult]]] = []
-        self._sending = 0
+        self._sending: set[asyncio.Task[None]] = set()
 
     async def launch(self, request: pb.LaunchRunRequest) -> pb.Run:
         """The stored run; repeats the same launch while nobody can decide, for up to a minute."""
@@ -317,9 +317,10 @@ class _LaunchGather:
         while True:
             outcome: asyncio.Future[pb.LaunchResult] = loop.create_future()
             self._waiting.append((request, outcome))
-            if self._sending < 2:
-                self._sending += 1
-                asyncio.ensure_future(self._send())
+            if len(self._sending) < 2:
+                sending = asyncio.create_task(self._send())
+                self._sending.add(sending)
+                sending.add_done_callback(self._sending.discard)
             try:
                 result = await outcome
                 if result.HasField("error"):
@@ -331,18 +332,15 @@ class _LaunchGather:
                 await asyncio.sleep(max(0.1, away.retry_after_ms / 1000))
 
     async def _send(self) -> None:
-        try:
-            await asyncio.sleep(0)
-            while self._waiting:
-                batch, self._waiting = self._waiting[:200], self._waiting[200:]
-                try:
-                    results = await self._client.launch_many([request for request, _ in batch])
-                    for (_, outcome), result in zip(batch, results, strict=True):
-                        if not outcome.done():
-                            outcome.set_result(result)
-                except RunwayError as error:
-                    for _, outcome in batch:
-                        if not outcome.done():
-                            outcome.set_exception(error)
-        finally:
-            self._sending -= 1
+        await asyncio.sleep(0)
+        while self._waiting:
+            batch, self._waiting = self._waiting[:200], self._waiting[200:]
+            try:
+                results = await self._client.launch_many([request for request, _ in batch])
+                for (_, outcome), result in zip(batch, results, strict=True):
+                    if not outcome.done():
+                        outcome.set_result(result)
+            except RunwayError as error:
+                for _, outcome in batch:
+                    if not outcome.done():
+                        outcome.set_exception(error)

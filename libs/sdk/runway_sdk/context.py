@@ -297,7 +297,10 @@ class Context:
         self, name: str, data: bytes | str | Path, *, media_type: str = "application/octet-stream"
     ) -> StoredArtifact:
         """Stores bytes, text or a file under its digest; committed when this returns."""
-        content = data.read_bytes() if isinstance(data, Path) else data.encode() if isinstance(data, str) else data
+        if isinstance(data, Path):
+            content = await asyncio.to_thread(data.read_bytes)
+        else:
+            content = data.encode() if isinstance(data, str) else data  # noqa: ASYNC240
         digest = hashlib.sha256(content).digest()
         header = cp.ArtifactHeader(name=name, media_type=media_type, digest=digest, size_bytes=len(content))
 

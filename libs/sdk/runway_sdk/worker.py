@@ -82,7 +82,7 @@ class Worker:
         self._freed = asyncio.Event()
         self._draining = asyncio.Event()
         self._reports: deque[tuple[pb.Completion, asyncio.Future[pb.CompletionResult]]] = deque()
-        self._reporting = 0
+        self._reporting: set[asyncio.Task[None]] = set()
         self._connection: Connection | None = None
 
     async def run(self) -> None:
@@ -239,9 +239,10 @@ class Worker:
             completion.lease_token = holder.token
             outcome: asyncio.Future[pb.CompletionResult] = loop.create_future()
             self._reports.append((completion, outcome))
-            if self._reporting < 2:
-                self._reporting += 1
-                asyncio.ensure_future(self._send_reports())
+            if len(self._reporting) < 2:
+                sending = asyncio.create_task(self._send_reports())
+                self._reporting.add(sending)
+                sending.add_done_callback(self._reporting.discard)
             result = await outcome
             if result.recorded:
                 return
@@ -261,23 +262,20 @@ class Worker:
     async def _send_reports(self) -> None:
         """Sends what is waiting, a batch a call; at most two of these run."""
         assert self._connection is not None
-        try:
-            while self._reports:
-                batch = [self._reports.popleft() for _ in range(min(BATCH, len(self._reports)))]
-                request = pb.CompleteAttemptsRequest(completions=[completion for completion, _ in batch])
-                try:
-                    answer = await self._connection.call(self._stub.CompleteAttempts, request)
-                    results = list(answer.results)
-                except RunwayError as error:
-                    refused = common_pb2.ItemError(
-                        code=14, reason="AUTHORITY_UNREACHABLE", message=str(error), retry_after_ms=error.retry_after_ms
-                    )
-                    results = [pb.CompletionResult(error=refused)] * len(batch)
-                for (_, outcome), result in zip(batch, results, strict=True):
-                    if not outcome.done():
-                        outcome.set_result(result)
-        finally:
-            self._reporting -= 1
+        while self._reports:
+            batch = [self._reports.popleft() for _ in range(min(BATCH, len(self._reports)))]
+            request = pb.CompleteAttemptsRequest(completions=[completion for completion, _ in batch])
+            try:
+                answer = await self._connection.call(self._stub.CompleteAttempts, request)
+                results = list(answer.results)
+            except RunwayError as error:
+                refused = common_pb2.ItemError(
+                    code=14, reason="AUTHORITY_UNREACHABLE", message=str(error), retry_after_ms=error.retry_after_ms
+                )
+                results = [pb.CompletionResult(error=refused)] * len(batch)
+            for (_, outcome), result in zip(batch, results, strict=True):
+                if not outcome.done():
+                    outcome.set_result(result)
 
     async def _renew(self, holder: LeaseHolder, refused_epoch: int) -> None:
         assert self._connection is not None

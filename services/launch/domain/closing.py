@@ -81,7 +81,7 @@ def apply_receipts(head: RunHead, receipts: Sequence[Receipt]) -> Progress | Non
     enforced, quiesced = enforced & head.points, quiesced & head.points
     if (enforced, quiesced) == (head.enforced, head.quiesced):
         return None
-    state = head.state
+    state: RunState = head.state
     if enforced == head.points:
         state = RunState.CLOSING
         if quiesced == head.points:

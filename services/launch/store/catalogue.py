@@ -5,9 +5,10 @@ after a publish here.
 """
 
 import re
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
-from typing import Any
+
+import asyncpg
 
 from libs.kernel.clock import Clock
 from libs.kernel.ids import digest
@@ -34,7 +35,7 @@ class CatalogueStore:
         self._ttl = newest_ttl_ms
         self._kept: dict[tuple[str, str, str], tuple[int, Version]] = {}
 
-    def _version(self, row: Mapping[str, Any]) -> Version:
+    def _version(self, row: asyncpg.Record) -> Version:
         raw = row["spec"]
         return Version(
             row["tenant"],
@@ -73,7 +74,7 @@ class CatalogueStore:
         self._kept[key] = (self._clock.monotonic_ms(), version)
         return version
 
-    def _find(self, tenant: str, project: str, workflow: str) -> Awaitable[Sequence[Mapping[str, Any]]]:
+    def _find(self, tenant: str, project: str, workflow: str) -> Awaitable[list[asyncpg.Record]]:
         if _DIGEST.match(workflow):
             return self._db.fetch(_Q.find_digest, tenant, project, bytes.fromhex(workflow))
         if numbered := _NUMBERED.match(workflow):

@@ -1,13 +1,13 @@
 """Rows of launch's tables ↔ domain values. Authoritative for nothing but the spelling; one place for each table."""
 
 import json
-from collections.abc import Mapping
-from typing import Any
+
+import asyncpg
 
 from services.launch.domain.admission import Account
 from services.launch.domain.run import FailureFacts, Run, RunEventFacts, RunHead, RunState
 
-Row = Mapping[str, Any]
+Row = asyncpg.Record
 
 
 def account(row: Row) -> Account:

@@ -1,4 +1,4 @@
-"""Graphs of workflow versions: in memory, else from readiness' own copy, else asked of launch and kept. Implements `ports.Versions`.
+"""Graphs of workflow versions: in memory, else from our own copy, else asked of launch and kept. Implements `ports.Versions`.
 
 They never change, so nothing here goes stale. Can go wrong: launch is away when a version is met for the first time; then
 the delivery is refused UNAVAILABLE and comes again.

@@ -180,7 +180,7 @@ def _after_failure(run_id: UUID, node: Node, step: Step, fact: AttemptFact, now_
 
 
 def backoff_ms(run_id: UUID, node: Node, attempts: int) -> int:
-    """Wait before the next attempt: exponential, capped, spread by up to a quarter so that many failures do not return at once."""
+    """Wait before the next attempt: exponential, capped, spread by up to a quarter so that failures do not return at once."""
     retry = node.retry
     grown = retry.initial_ms * retry.multiplier ** min(attempts - 1, 64)
     base = min(grown, float(retry.max_ms))

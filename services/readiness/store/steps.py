@@ -8,8 +8,9 @@ import json
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
 from uuid import UUID
+
+import asyncpg
 
 from libs.kernel.ids import IdSource
 from libs.kernel.refusal import Reason, Refusal
@@ -21,7 +22,7 @@ from services.readiness.ports import Notice, RunFacts
 _Q = Queries.load(Path(__file__).parent / "sql" / "steps.sql")
 
 
-def _step(row: Mapping[str, Any]) -> Step:
+def _step(row: asyncpg.Record) -> Step:
     failed = row["failure_class"]
     return Step(
         key=row["step_key"],
@@ -37,7 +38,7 @@ def _step(row: Mapping[str, Any]) -> Step:
     )
 
 
-def _run(row: Mapping[str, Any]) -> RunFacts:
+def _run(row: asyncpg.Record) -> RunFacts:
     return RunFacts(*(row[name] for name in RunFacts.__dataclass_fields__))
 
 
