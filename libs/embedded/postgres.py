@@ -76,11 +76,15 @@ class EmbeddedPostgres(EmbeddedServer):
         self._clear_leftovers()
 
     def _make_socket_folder(self) -> None:
-        if len(str(self.folder / "sock")) > _LONGEST_SOCKET_PATH and not self._socket_folder.exists():
-            self._socket_folder = Path(tempfile.mkdtemp(prefix="runway-pg-"))
+        if len(str(self.folder / "sock")) > _LONGEST_SOCKET_PATH:
+            self._socket_folder = Path(tempfile.mkdtemp(prefix="runway-sock-"))
         self._socket_folder.mkdir(exist_ok=True)
         self._socket_folder.chmod(0o700)
         self._account.own(self._socket_folder)
+
+    def _clean_up(self) -> None:
+        if self._socket_folder.parent != self.folder:
+            shutil.rmtree(self._socket_folder, ignore_errors=True)
 
     def _make_cluster(self) -> None:
         """Runs `initdb` beside its final place, so that one that was interrupted is never taken for a cluster."""

@@ -86,17 +86,17 @@ class EmbeddedServer(ABC):
     async def stop(self) -> None:
         """Ends the server; what it confirmed is kept. Harmless when it does not run."""
         await stop_child(self._child, _STOP_PATIENCE_S)
-        self._lock.drop()
+        self._ended()
 
     def stop_sync(self) -> None:
         """`stop` for synchronous code."""
         stop_child_sync(self._child, _STOP_PATIENCE_S)
-        self._lock.drop()
+        self._ended()
 
     def kill(self) -> None:
         """A crash, for tests and drills: nothing is shut down. `start` recovers."""
         self._child.kill()
-        self._lock.drop()
+        self._ended()
 
     async def __aenter__(self) -> Self:
         await self.start()
@@ -115,6 +115,13 @@ class EmbeddedServer(ABC):
         except BaseException:
             self._lock.drop()
             raise
+
+    def _ended(self) -> None:
+        self._clean_up()
+        self._lock.drop()
+
+    def _clean_up(self) -> None:  # noqa: B027  most servers leave nothing outside their folder
+        """Removes what the server left outside its folder."""
 
     def _tries(self) -> Iterator[int]:
         """Spawns the process, on another free port each time."""

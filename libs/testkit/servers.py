@@ -45,6 +45,7 @@ def shared_server(purpose: str, start: Callable[[Path], tuple[str, Callable[[], 
         server_address, stop = start(folder)
         try:
             draft = folder / "address.draft"
+            draft.touch(mode=0o600)  # it has a password
             draft.write_text(server_address)
             draft.rename(address)
             yield server_address, folder
