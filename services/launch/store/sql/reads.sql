@@ -1,9 +1,11 @@
 -- Reads outside transactions.
 
 -- name: receipts
+-- What stands under these request ids.
 SELECT key_digest, request_digest, run_id FROM launch_receipt WHERE key_digest = ANY ($1::bytea[]);
 
 -- name: runs
+-- Whole runs.
 SELECT * FROM run WHERE run_id = ANY ($1::uuid[]);
 
 -- name: list_runs
@@ -14,10 +16,12 @@ SELECT * FROM run
  ORDER BY run_id DESC LIMIT $6;
 
 -- name: events
+-- A page of one log.
 SELECT run_id, sequence, at_ms, kind, state, step_key, actor, detail
   FROM run_event WHERE run_id = $1 AND sequence > $2 ORDER BY sequence LIMIT $3;
 
 -- name: due_runs
+-- Open runs whose deadline has passed.
 SELECT run_id FROM run WHERE state < 7 AND deadline_ms <= $1 ORDER BY deadline_ms LIMIT $2;
 
 -- name: idle_runs
@@ -44,4 +48,5 @@ UNION ALL
 SELECT kind, scope_id, epoch, mode FROM scope WHERE mode > 0 AND kind IN ('tool', 'provider');
 
 -- name: owners
+-- Who owns these runs.
 SELECT run_id, tenant, project FROM run WHERE run_id = ANY ($1::uuid[]);

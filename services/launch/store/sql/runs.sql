@@ -3,13 +3,14 @@
 -- name: take_receipts
 -- Picks the launches that are new under their request_id. Sorted by key, so that batches cannot deadlock.
 INSERT INTO launch_receipt (key_digest, request_digest, run_id, created_ms)
-SELECT ask.key_digest, ask.request_digest, ask.run_id, $4
+SELECT ask.key_digest, ask.request_digest, ask.run_id, $4::bigint
   FROM unnest($1::bytea[], $2::bytea[], $3::uuid[]) AS ask(key_digest, request_digest, run_id)
  ORDER BY ask.key_digest
 ON CONFLICT DO NOTHING
 RETURNING key_digest;
 
 -- name: lock_accounts
+-- The tenants of a batch of launches, in order.
 SELECT tenant, limit_micros, reserved_micros, spent_micros, max_active_runs, active_runs, version
   FROM tenant WHERE tenant = ANY ($1::text[]) ORDER BY tenant FOR NO KEY UPDATE;
 
@@ -27,18 +28,18 @@ made AS (
                      capabilities, run_class, priority, deadline_ms, created_ms, changed_ms, finished_ms, budget_micros,
                      budget_tokens, input, labels, failure_class, failure_message, failure_type)
     SELECT run_id, tenant, project, digest, workflow_name, workflow_number, build, state, CASE state WHEN 13 THEN 'denied' ELSE '' END,
-           epoch, 1, points, coalesce(string_to_array(nullif(capabilities, ''), ' '), '{}'), run_class, priority, deadline_ms, $23, $23,
-           CASE state WHEN 13 THEN $23 ELSE 0 END, budget_micros, budget_tokens, input, labels,
+           epoch, 1, points, coalesce(string_to_array(nullif(capabilities, ''), ' '), '{}'), run_class, priority, deadline_ms, $23::bigint, $23::bigint,
+           CASE state WHEN 13 THEN $23::bigint ELSE 0 END, budget_micros, budget_tokens, input, labels,
            failure_class, failure_message, failure_type
       FROM ask),
 logged AS (
     INSERT INTO run_event (run_id, sequence, at_ms, kind, state, step_key, actor, detail)
-    SELECT run_id, 1, $23, CASE state WHEN 13 THEN 'run.denied' ELSE 'run.accepted' END, state, '', actor,
+    SELECT run_id, 1, $23::bigint, CASE state WHEN 13 THEN 'run.denied' ELSE 'run.accepted' END, state, '', actor,
            CASE state WHEN 13 THEN json_build_object('type', failure_type, 'reason', failure_message)::text ELSE '{}' END
       FROM ask),
 posted AS (
     INSERT INTO ledger_posting (run_id, kind, sequence, tenant, debit, credit, micros, at_ms)
-    SELECT run_id, 'reserve', 1, tenant, 'tenant:free', 'run:reserved', budget_micros, $23
+    SELECT run_id, 'reserve', 1, tenant, 'tenant:free', 'run:reserved', budget_micros, $23::bigint
       FROM ask WHERE state <> 13 AND budget_micros > 0)
 UPDATE tenant AS t
    SET reserved_micros = t.reserved_micros + total.micros, active_runs = t.active_runs + total.runs
@@ -46,13 +47,14 @@ UPDATE tenant AS t
  WHERE t.tenant = total.tenant;
 
 -- name: lock_heads
+-- The one lock of a run, in order of ids, with what decisions look at.
 SELECT run_id, tenant, project, state, outcome, epoch, version, points, enforced, quiesced, capabilities, budget_micros, used_micros
   FROM run WHERE run_id = ANY ($1::uuid[]) ORDER BY run_id FOR NO KEY UPDATE;
 
 -- name: apply_closings
 -- One outcome each, conditional on the version that was judged; receipts begin anew under the new epoch.
 UPDATE run AS r
-   SET state = ask.state, outcome = ask.outcome, epoch = ask.epoch, version = r.version + 1, changed_ms = $10,
+   SET state = ask.state, outcome = ask.outcome, epoch = ask.epoch, version = r.version + 1, changed_ms = $10::bigint,
        output = ask.output, failure_class = ask.failure_class, failure_message = ask.failure_message,
        failure_type = ask.failure_type, enforced = 0, quiesced = 0
   FROM unnest($1::uuid[], $2::bigint[], $3::smallint[], $4::text[], $5::bigint[], $6::bytea[], $7::text[], $8::text[], $9::text[])
@@ -71,18 +73,18 @@ WITH ask AS MATERIALIZED (
         AS a(run_id, version, enforced, quiesced, state)),
 moved AS (
     UPDATE run AS r
-       SET enforced = ask.enforced, quiesced = ask.quiesced, state = ask.state, version = r.version + 1, changed_ms = $6,
-           enforced_ms = CASE WHEN ask.enforced = r.points AND r.enforced <> r.points THEN $6 ELSE r.enforced_ms END,
-           finished_ms = CASE WHEN ask.state >= 9 THEN $6 ELSE 0 END
+       SET enforced = ask.enforced, quiesced = ask.quiesced, state = ask.state, version = r.version + 1, changed_ms = $6::bigint,
+           enforced_ms = CASE WHEN ask.enforced = r.points AND r.enforced <> r.points THEN $6::bigint ELSE r.enforced_ms END,
+           finished_ms = CASE WHEN ask.state >= 9 THEN $6::bigint ELSE 0 END
       FROM ask
      WHERE r.run_id = ask.run_id AND r.version = ask.version
     RETURNING r.run_id, r.tenant, r.state, r.budget_micros, r.used_micros),
 settled AS (
     INSERT INTO ledger_posting (run_id, kind, sequence, tenant, debit, credit, micros, at_ms)
-    SELECT run_id, 'settle', 1, tenant, 'run:reserved', 'tenant:spent', used_micros, $6
+    SELECT run_id, 'settle', 1, tenant, 'run:reserved', 'tenant:spent', used_micros, $6::bigint
       FROM moved WHERE state >= 9 AND used_micros > 0
     UNION ALL
-    SELECT run_id, 'release', 1, tenant, 'run:reserved', 'tenant:free', budget_micros - used_micros, $6
+    SELECT run_id, 'release', 1, tenant, 'run:reserved', 'tenant:free', budget_micros - used_micros, $6::bigint
       FROM moved WHERE state >= 9 AND budget_micros > used_micros)
 UPDATE tenant AS t
    SET reserved_micros = t.reserved_micros - total.reserved, spent_micros = t.spent_micros + total.spent,
@@ -92,7 +94,8 @@ UPDATE tenant AS t
  WHERE t.tenant = total.tenant;
 
 -- name: start_runs
-UPDATE run AS r SET state = 3, version = r.version + 1, changed_ms = $2
+-- accepted → running, where the run is still accepted.
+UPDATE run AS r SET state = 3, version = r.version + 1, changed_ms = $2::bigint
   FROM (SELECT run_id FROM run WHERE run_id = ANY ($1::uuid[]) AND state IN (1, 2) ORDER BY run_id FOR NO KEY UPDATE) AS due
  WHERE r.run_id = due.run_id
 RETURNING r.run_id;
@@ -109,7 +112,7 @@ moved AS (
 posted AS (
     INSERT INTO ledger_posting (run_id, kind, sequence, tenant, debit, credit, micros, at_ms)
     SELECT run_id, 'adjust', sequence, tenant, CASE WHEN micros >= known THEN 'tenant:free' ELSE 'tenant:spent' END,
-           CASE WHEN micros >= known THEN 'tenant:spent' ELSE 'tenant:free' END, abs(micros - known), $5
+           CASE WHEN micros >= known THEN 'tenant:spent' ELSE 'tenant:free' END, abs(micros - known), $5::bigint
       FROM ask WHERE state >= 9 AND micros <> known)
 UPDATE tenant AS t SET spent_micros = t.spent_micros + total.micros
   FROM (SELECT tenant, sum(micros - known)::bigint AS micros FROM ask WHERE state >= 9 GROUP BY tenant) AS total

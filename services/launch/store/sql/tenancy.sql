@@ -3,22 +3,27 @@
 -- name: put_tenant
 -- Makes the tenant, or changes its limits where its version is the expected one (null: whatever it has).
 INSERT INTO tenant AS t (tenant, limit_micros, max_active_runs, version, created_ms)
-SELECT $1, $2, $3, 1, $5 WHERE $4::bigint IS NULL OR $4 = 0 OR EXISTS (SELECT FROM tenant WHERE tenant = $1)
+SELECT $1::text, $2::bigint, $3::int, 1, $5::bigint
+ WHERE $4::bigint IS NULL OR $4 = 0 OR EXISTS (SELECT FROM tenant WHERE tenant = $1::text)
 ON CONFLICT (tenant) DO UPDATE SET limit_micros = excluded.limit_micros, max_active_runs = excluded.max_active_runs, version = t.version + 1
   WHERE $4::bigint IS NULL OR t.version = $4
 RETURNING *;
 
 -- name: tenant
+-- One tenant.
 SELECT * FROM tenant WHERE tenant = $1;
 
 -- name: add_key
+-- A key of a tenant that exists.
 INSERT INTO api_key (key_digest, key_id, tenant, project, scopes, name, created_ms)
-SELECT $1, $2, $3, $4, $5::text[], $6, $7 WHERE EXISTS (SELECT FROM tenant WHERE tenant = $3)
+SELECT $1::bytea, $2::uuid, $3::text, $4::text, $5::text[], $6::text, $7::bigint WHERE EXISTS (SELECT FROM tenant WHERE tenant = $3::text)
 ON CONFLICT DO NOTHING
 RETURNING key_id;
 
 -- name: revoke_key
-UPDATE api_key SET revoked_ms = coalesce(revoked_ms, $2) WHERE key_id = $1 RETURNING revoked_ms;
+-- The first revocation stands.
+UPDATE api_key SET revoked_ms = coalesce(revoked_ms, $2::bigint) WHERE key_id = $1 RETURNING revoked_ms;
 
 -- name: keys
+-- Keys that are valid.
 SELECT key_digest, key_id, tenant, project, scopes, name FROM api_key WHERE key_digest = ANY ($1::bytea[]) AND revoked_ms IS NULL;

@@ -10,14 +10,17 @@ ON CONFLICT DO NOTHING
 RETURNING run_id;
 
 -- name: add_steps
+-- The steps of runs that were just added.
 INSERT INTO step (run_id, step_key, state, ticket_sequence, attempts, version, failure_class, failure_message, failure_type)
 SELECT * FROM unnest($1::uuid[], $2::text[], $3::smallint[], $4::int[], $5::int[], $6::bigint[], $7::text[], $8::text[], $9::text[]);
 
 -- name: lock_runs
+-- The one lock of a run and its steps, in order of ids.
 SELECT run_id, tenant, project, digest, build, run_class, priority, deadline_ms, epoch, input, state, version
   FROM run WHERE run_id = ANY ($1::uuid[]) ORDER BY run_id FOR NO KEY UPDATE;
 
 -- name: load_steps
+-- All steps of these runs.
 SELECT * FROM step WHERE run_id = ANY ($1::uuid[]);
 
 -- name: save_steps
@@ -34,11 +37,13 @@ UPDATE step AS s
 RETURNING s.run_id;
 
 -- name: save_runs
+-- Runs whose steps changed; their rows are locked.
 UPDATE run AS r SET state = a.state, version = a.version
   FROM unnest($1::uuid[], $2::smallint[], $3::bigint[]) AS a(run_id, state, version)
  WHERE r.run_id = a.run_id;
 
 -- name: save_resolutions
+-- The newest outcome of each slot, whoever waits for it.
 INSERT INTO effect_resolution AS e (run_id, step_key, slot, version, state)
 SELECT * FROM unnest($1::uuid[], $2::text[], $3::text[], $4::bigint[], $5::text[]) AS a(run_id, step_key, slot, version, state)
  ORDER BY 1, 2, 3
@@ -46,26 +51,25 @@ ON CONFLICT (run_id, step_key, slot) DO UPDATE SET version = excluded.version, s
   WHERE excluded.version > e.version;
 
 -- name: resolutions
+-- Outcomes known of these steps.
 SELECT run_id, step_key, slot, version, state FROM effect_resolution
  WHERE (run_id, step_key) IN (SELECT * FROM unnest($1::uuid[], $2::text[]));
 
 -- name: remember_closed
-INSERT INTO closed_early (run_id, at_ms) SELECT run_id, $2 FROM unnest($1::uuid[]) AS run_id ORDER BY run_id ON CONFLICT DO NOTHING;
+-- Closings of runs that are not known yet.
+INSERT INTO closed_early (run_id, at_ms) SELECT run_id, $2::bigint FROM unnest($1::uuid[]) AS run_id ORDER BY run_id ON CONFLICT DO NOTHING;
 
 -- name: closed_early
+-- Which of these runs were closed before they came.
 SELECT run_id FROM closed_early WHERE run_id = ANY ($1::uuid[]);
 
 -- name: forget_closed
+-- Notes that nobody will ask for any more.
 DELETE FROM closed_early WHERE at_ms < $1;
 
 -- name: due_retries
+-- Steps whose backoff has passed.
 SELECT run_id, step_key FROM step WHERE retry_at_ms > 0 AND retry_at_ms <= $1 ORDER BY retry_at_ms LIMIT $2;
-
--- name: next_retry
-SELECT min(retry_at_ms) AS at_ms FROM step WHERE retry_at_ms > 0;
-
--- name: read_run
-SELECT run_id, tenant, project, digest FROM run WHERE run_id = $1;
 
 -- name: waiting_long
 -- Steps that wait for an effect's outcome.
@@ -73,8 +77,10 @@ SELECT s.run_id, s.step_key, s.pending FROM step AS s JOIN run AS r USING (run_i
  WHERE s.state = 4 AND s.wait_reason = 'reconciliation' AND r.state = 1 LIMIT $1;
 
 -- name: add_versions
+-- Keeps specs; they never change.
 INSERT INTO workflow_version (digest, spec) SELECT * FROM unnest($1::bytea[], $2::bytea[]) AS a(digest, spec) ORDER BY digest
 ON CONFLICT DO NOTHING;
 
 -- name: versions
+-- Specs that were kept.
 SELECT digest, spec FROM workflow_version WHERE digest = ANY ($1::bytea[]);
