@@ -1,0 +1,177 @@
+"""Readiness behind its inbox, on real PostgreSQL: tickets, joins under concurrency, reordering, closings, reading steps."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from uuid import UUID, uuid4
+
+import pytest
+from google.protobuf import struct_pb2
+from runway.events.v1 import events_pb2 as ev
+from runway.internal.inbox.v1 import inbox_pb2
+from runway.readiness.v1 import readiness_service_pb2 as rd
+from runway_sdk import Client, NotFound, Target, step, workflow
+from runway_sdk.values import from_value, to_value
+
+from libs.runtime.host import Host
+from libs.testkit.fixtures import StackDatabase
+from libs.testkit.hosts import Peer, make_key, running_host
+from libs.testkit.waiting import wait_until
+
+
+@step
+def start(run: dict[str, int]) -> int:
+    return 1
+
+
+@step
+def left(start: int) -> int:
+    return 2
+
+
+@step
+def right(start: int) -> int:
+    return 3
+
+
+@step
+def both(left: int, right: int) -> int:
+    return left + right
+
+
+DIAMOND = workflow("diamond", steps=[start, left, right, both])
+
+
+@dataclass
+class Bench:
+    host: Host
+    client: Client
+    scheduler: Peer
+
+    async def tell(self, *events: ev.Event) -> list[inbox_pb2.EventVerdict]:
+        request = inbox_pb2.DeliverRequest(service="readiness", events=[event.SerializeToString() for event in events])
+        return list((await self.host.peers.deliver("readiness", request)).verdicts)
+
+    async def ticket(self, run_id: str, key: str, sequence: int = 1) -> ev.StepReady:
+        def found() -> ev.StepReady | None:
+            for event in self.scheduler.facts("step_ready"):
+                fact = event.step_ready
+                if (fact.run_id, fact.step_key, fact.ticket_sequence) == (UUID(run_id).bytes, key, sequence):
+                    return fact
+            return None
+
+        await wait_until(lambda: found() is not None, what=f"ticket {sequence} of {key}")
+        fact = found()
+        assert fact is not None
+        return fact
+
+
+@pytest.fixture
+async def bench(stack_db: StackDatabase) -> AsyncIterator[Bench]:
+    urls = await stack_db(["launch", "readiness"])
+    scheduler = Peer("scheduler")
+    async with running_host(["launch", "readiness"], urls, peers=[scheduler]) as host:
+        key = await make_key(host)
+        async with Client(Target(host.addresses.public, key)) as client:
+            await client.publish(DIAMOND)
+            yield Bench(host, client, scheduler)
+
+
+def done(run_id: str, key: str, output: float = 1, ticket: int = 1, end: int = ev.ATTEMPT_END_SUCCEEDED) -> ev.Event:
+    fact = ev.AttemptFinished(
+        run_id=UUID(run_id).bytes, step_key=key, ticket_sequence=ticket, attempt_id=uuid4().bytes, lease_epoch=1
+    )
+    fact.end = ev.AttemptEnd.ValueType(end)
+    fact.output = struct_pb2.Value(number_value=output).SerializeToString()
+    return ev.Event(attempt_finished=fact)
+
+
+@pytest.mark.requirement("dag.ready")
+@pytest.mark.requirement("step.durable")
+async def test_outputs_travel_to_successors_and_the_graph_ends_the_run(bench: Bench) -> None:
+    run = await bench.client.launch("diamond", {"x": 9})
+    first = await bench.ticket(run.run_id, "start")
+    assert from_value(struct_pb2.Value.FromString(first.input)) == {"run": {"x": 9}, "steps": {}}
+    assert (first.contract.handler, first.tenant, first.epoch) == ("diamond.start@1", "acme", run.epoch)
+    await bench.tell(done(run.run_id, "start", 5))
+    await bench.ticket(run.run_id, "left")
+    await bench.tell(done(run.run_id, "left", 6))
+    await bench.tell(done(run.run_id, "right", 7))
+    last = await bench.ticket(run.run_id, "both")
+    assert from_value(struct_pb2.Value.FromString(last.input))["steps"] == {"left": 6, "right": 7}
+    await bench.tell(done(run.run_id, "both", 13))
+    assert await bench.client.result(run.run_id, timeout_s=10) == 13
+    steps = await bench.client.steps(run.run_id)
+    assert [(item.step_key, item.state) for item in steps] == [
+        (key, rd.STEP_STATE_SUCCEEDED) for key in ("start", "left", "right", "both")
+    ]
+
+
+@pytest.mark.requirement("dag.ready")
+async def test_two_predecessors_finishing_at_once_ready_their_join_once(bench: Bench) -> None:
+    runs = [await bench.client.launch("diamond", {}) for _ in range(15)]
+    for run in runs:
+        await bench.ticket(run.run_id, "start")
+    await bench.tell(*(done(run.run_id, "start") for run in runs))
+    deliveries = [done(run.run_id, key) for run in runs for key in ("left", "right", "left")]
+    await asyncio.gather(*(bench.tell(event) for event in deliveries))
+    for run in runs:
+        await bench.ticket(run.run_id, "both")
+    tickets = [event.step_ready for event in bench.scheduler.facts("step_ready") if event.step_ready.step_key == "both"]
+    assert len({fact.run_id for fact in tickets}) == len(tickets) == len(runs)
+
+
+@pytest.mark.requirement("dag.ready")
+async def test_a_closing_that_overtakes_its_launch_wins(bench: Bench) -> None:
+    run_id = uuid4()
+    version = (await bench.client.versions("diamond"))[0]
+    closing = ev.Event(run_closing=ev.RunClosing(run_id=run_id.bytes, epoch=2, outcome="cancelled"))
+    launched = ev.RunLaunched(
+        run_id=run_id.bytes, tenant="acme", project="default", workflow_digest=bytes.fromhex(version.digest), build="1", epoch=1
+    )
+    await bench.tell(closing)
+    await bench.tell(ev.Event(run_launched=launched), ev.Event(run_launched=launched))
+    steps = await bench.client.steps(str(run_id))
+    assert {item.state for item in steps} == {rd.STEP_STATE_CANCELLED}
+    assert not bench.scheduler.facts("step_ready")
+
+
+@pytest.mark.requirement("step.retry")
+async def test_a_lost_attempt_gets_a_new_ticket_after_its_backoff_and_old_news_is_ignored(bench: Bench) -> None:
+    run = await bench.client.launch("diamond", {})
+    await bench.ticket(run.run_id, "start")
+    await bench.tell(done(run.run_id, "start", end=ev.ATTEMPT_END_LOST))
+    again = await bench.ticket(run.run_id, "start", 2)
+    assert again.attempt_number == 2
+    await bench.tell(done(run.run_id, "start"))
+    assert (await bench.client.steps(run.run_id))[0].state == rd.STEP_STATE_READY
+    await bench.tell(done(run.run_id, "start", ticket=2))
+    assert (await bench.client.steps(run.run_id))[0].state == rd.STEP_STATE_SUCCEEDED
+
+
+@pytest.mark.requirement("fx.unknown")
+async def test_resolutions_that_come_before_the_doubt_are_remembered(bench: Bench) -> None:
+    run = await bench.client.launch("diamond", {})
+    await bench.ticket(run.run_id, "start")
+    resolved = ev.EffectResolved(
+        run_id=UUID(run.run_id).bytes, step_key="start", slot="push", dispatch=1, state="observed", version=3
+    )
+    await bench.tell(ev.Event(effect_resolved=resolved))
+    doubt = done(run.run_id, "start", end=ev.ATTEMPT_END_UNCERTAIN)
+    doubt.attempt_finished.unresolved_slots.append("push")
+    doubt.attempt_finished.unresolved_versions.append(2)
+    await bench.tell(doubt)
+    await bench.ticket(run.run_id, "start", 2)
+
+
+async def test_other_tenants_and_garbage(bench: Bench) -> None:
+    run = await bench.client.launch("diamond", {})
+    await bench.ticket(run.run_id, "start")
+    key = await make_key(bench.host, tenant="rival")
+    async with Client(Target(bench.host.addresses.public, key)) as rival:
+        with pytest.raises(NotFound):
+            await rival.steps(run.run_id)
+    request = inbox_pb2.DeliverRequest(service="readiness", events=[b"\xff", b"", done(run.run_id, "start").SerializeToString()])
+    verdicts = [item.verdict for item in (await bench.host.peers.deliver("readiness", request)).verdicts]
+    assert verdicts == [inbox_pb2.VERDICT_REFUSED, inbox_pb2.VERDICT_REFUSED, inbox_pb2.VERDICT_APPLIED]
+    assert to_value(1).number_value == 1
