@@ -1,8 +1,12 @@
-"""`python -m libs.runtime host --services launch,scheduler` (or `all`): any set of the services in one process."""
+"""`python -m libs.runtime host --services launch,scheduler` (or `all`): any set of the services in one process.
+`python -m libs.runtime dev`: a whole installation on embedded PostgreSQL and etcd."""
 
 import argparse
+import asyncio
+import sys
 from pathlib import Path
 
+from libs.runtime.dev import run_dev
 from libs.runtime.process import parse_services, run
 
 
@@ -13,7 +17,16 @@ def main() -> None:
     host = commands.add_parser("host", help="host services until a signal")
     host.add_argument("--services", required=True, help="names with commas between them, or all")
     host.add_argument("--port-file", type=Path, help="also write the readiness line to this file, at once and whole")
+    dev = commands.add_parser("dev", help="an installation in a folder, until a signal")
+    dev.add_argument("--data", type=Path, default=Path(".runway"), help="folder that keeps everything")
+    dev.add_argument("--fresh", action="store_true", help="forget what the folder holds")
+    dev.add_argument("--split", default="", help="services that get a process of their own, with commas; or all")
+    dev.add_argument("--bind", default="", help="public address, for example 127.0.0.1:7400; free port where not given")
+    dev.add_argument("--output", choices=["text", "json"], default="text")
     given = parser.parse_args()
+    if given.command == "dev":
+        split = [name for name in given.split.split(",") if name]
+        sys.exit(asyncio.run(run_dev(given.data, fresh=given.fresh, split=split, public=given.bind, form=given.output)))
     try:
         names = parse_services(given.services)
     except ValueError as error:

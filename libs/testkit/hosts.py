@@ -22,7 +22,7 @@ from libs.runtime.host import Compose, Host, load_compose
 from libs.runtime.service import Composed, Service
 from libs.runtime.settings import HostSettings
 
-SECRET = "a-secret-of-the-tests"
+SECRET = "a-secret-of-the-tests"  # noqa: S105  (of tests)
 
 
 @dataclass

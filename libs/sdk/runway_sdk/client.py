@@ -59,13 +59,13 @@ class Client:
     def __init__(self, target: Target | None = None) -> None:
         self._connection = Connection(target or find_target())
         public, control = self._connection.public, self._connection.control
-        self._launch = launch_service_pb2_grpc.LaunchServiceStub(public)
-        self._launch_control = launch_service_pb2_grpc.LaunchServiceStub(control)
-        self._readiness = readiness_service_pb2_grpc.ReadinessServiceStub(public)
-        self._scheduler = scheduler_service_pb2_grpc.SchedulerServiceStub(public)
-        self._gateway = gateway_service_pb2_grpc.GatewayServiceStub(public)
-        self._checkpoint = checkpoint_service_pb2_grpc.CheckpointServiceStub(public)
-        self._reconciler = reconciler_service_pb2_grpc.ReconcilerServiceStub(control)
+        self._launch = launch_service_pb2_grpc.LaunchServiceStub(public("launch"))
+        self._launch_control = launch_service_pb2_grpc.LaunchServiceStub(control("launch"))
+        self._readiness = readiness_service_pb2_grpc.ReadinessServiceStub(public("readiness"))
+        self._scheduler = scheduler_service_pb2_grpc.SchedulerServiceStub(public("scheduler"))
+        self._gateway = gateway_service_pb2_grpc.GatewayServiceStub(public("gateway"))
+        self._checkpoint = checkpoint_service_pb2_grpc.CheckpointServiceStub(public("checkpoint"))
+        self._reconciler = reconciler_service_pb2_grpc.ReconcilerServiceStub(control("reconciler"))
         self._gather = _LaunchGather(self)
 
     async def __aenter__(self) -> Self:

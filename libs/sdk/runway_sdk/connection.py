@@ -5,7 +5,7 @@ Can go wrong: a key in the wrong place. It travels in metadata only and is never
 
 import json
 import os
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
@@ -33,12 +33,17 @@ _OPTIONS = [
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """An installation as a caller sees it. `control_address` empty: the public port serves those calls too."""
+    """An installation as a caller sees it. `control_address` empty: the public port serves those calls too.
+
+    `services` and `control_services` name services that have addresses of their own, where no proxy joins them.
+    """
 
     address: str
     api_key: str = field(repr=False)
     control_address: str = ""
     tls: bool = False
+    services: Mapping[str, str] = field(default_factory=dict)
+    control_services: Mapping[str, str] = field(default_factory=dict)
 
 
 def find_target(start: Path | None = None) -> Target:
@@ -50,8 +55,7 @@ def find_target(start: Path | None = None) -> Target:
     for folder in (here, *here.parents):
         profile = folder / PROFILE
         if profile.is_file():
-            found = json.loads(profile.read_text())
-            return Target(found["address"], found["api_key"], found.get("control_address", ""))
+            return read_profile(profile)
     raise RunwayError(
         "no installation is named",
         reason="NO_TARGET",
@@ -59,14 +63,41 @@ def find_target(start: Path | None = None) -> Target:
     )
 
 
+def read_profile(profile: Path) -> Target:
+    """The installation that a profile file names."""
+    found = json.loads(profile.read_text())
+    return Target(
+        found["address"],
+        found["api_key"],
+        found.get("control_address", ""),
+        services=found.get("services", {}),
+        control_services=found.get("control_services", {}),
+    )
+
+
 class Connection:
-    """One channel for ordinary calls and one for those that must not queue behind them."""
+    """Channels by address, opened once: for ordinary calls, and for those that must not queue behind them."""
 
     def __init__(self, target: Target) -> None:
         self.target = target
-        self.public = self._open(target.address)
-        self.control = self._open(target.control_address) if target.control_address else self.public
+        self._channels: dict[str, grpc.aio.Channel] = {}
         self.metadata: tuple[tuple[str, str | bytes], ...] = (("authorization", f"Bearer {target.api_key}"),)
+
+    def public(self, service: str) -> grpc.aio.Channel:
+        """The channel for ordinary calls of a service."""
+        return self._channel(self.target.services.get(service, self.target.address))
+
+    def control(self, service: str) -> grpc.aio.Channel:
+        """The channel for heartbeats, cancels and operators."""
+        public = self.target.services.get(service, "")
+        own = self.target.control_services.get(service, "") or public or self.target.control_address
+        return self._channel(own or self.target.address)
+
+    def _channel(self, address: str) -> grpc.aio.Channel:
+        channel = self._channels.get(address)
+        if channel is None:
+            channel = self._channels[address] = self._open(address)
+        return channel
 
     def _open(self, address: str) -> grpc.aio.Channel:
         if self.target.tls:
@@ -97,7 +128,7 @@ class Connection:
         return (*metadata, ("traceparent", traceparent)) if traceparent else metadata
 
     async def close(self) -> None:
-        """Closes both channels."""
-        await self.public.close()
-        if self.control is not self.public:
-            await self.control.close()
+        """Closes every channel."""
+        channels, self._channels = self._channels, {}
+        for channel in channels.values():
+            await channel.close()

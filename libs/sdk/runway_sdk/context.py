@@ -124,8 +124,8 @@ class Context:
         self._holder = holder
         self._traceparent = traceparent
         self._ordinals: dict[str, int] = {}
-        self._gateway = gateway_service_pb2_grpc.GatewayServiceStub(connection.public)
-        self._checkpoints = checkpoint_service_pb2_grpc.CheckpointServiceStub(connection.public)
+        self._gateway = gateway_service_pb2_grpc.GatewayServiceStub(connection.public("gateway"))
+        self._checkpoints = checkpoint_service_pb2_grpc.CheckpointServiceStub(connection.public("checkpoint"))
         self._head: bytes | None = None
         self._sequence = 0
 

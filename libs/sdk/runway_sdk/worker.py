@@ -88,8 +88,8 @@ class Worker:
     async def run(self) -> None:
         """Works until `drain` is called or the task is cancelled."""
         self._connection = Connection(self._target)
-        self._stub = worker_service_pb2_grpc.WorkerServiceStub(self._connection.public)
-        self._control = worker_service_pb2_grpc.WorkerServiceStub(self._connection.control)
+        self._stub = worker_service_pb2_grpc.WorkerServiceStub(self._connection.public("scheduler"))
+        self._control = worker_service_pb2_grpc.WorkerServiceStub(self._connection.control("scheduler"))
         beating = asyncio.create_task(self._beat())
         try:
             await self._claim()

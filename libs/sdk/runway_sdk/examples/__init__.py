@@ -1,0 +1,1 @@
+"""Workflows to read and run. The tests execute every one."""
