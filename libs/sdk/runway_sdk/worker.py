@@ -12,7 +12,7 @@ import os
 import secrets
 import socket
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
@@ -70,6 +70,7 @@ class Worker:
         slots: int = 16,
         capabilities: Sequence[str] = (),
         worker_id: str = "",
+        on_lease: Callable[[pb.Lease], None] | None = None,
     ) -> None:
         self.worker_id = worker_id or f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(3)}"
         self._target = target or find_target()
@@ -81,6 +82,7 @@ class Worker:
         self._live: dict[bytes, _Live] = {}
         self._freed = asyncio.Event()
         self._draining = asyncio.Event()
+        self._on_lease = on_lease
         self._reports: deque[tuple[pb.Completion, asyncio.Future[pb.CompletionResult]]] = deque()
         self._reporting: set[asyncio.Task[None]] = set()
         self._connection: Connection | None = None
@@ -158,6 +160,8 @@ class Worker:
     def _begin(self, lease: pb.Lease) -> None:
         if lease.attempt_id in self._live:
             return
+        if self._on_lease is not None:
+            self._on_lease(lease)
         holder = LeaseHolder(lease.lease_token, self._renew)
         interval_s = max(0.2, lease.heartbeat_interval.ToMilliseconds() / 1000)
         now = asyncio.get_running_loop().time()

@@ -1,0 +1,107 @@
+"""`python -m runway_sdk.serve MODULE:NAME`: a worker process for one or more workflows, until SIGTERM or SIGINT.
+
+The first signal drains (what runs may end), a second one ends at once: the attempts are then lost and tried again elsewhere.
+"""
+
+import argparse
+import asyncio
+import base64
+import importlib
+import json
+import logging
+import os
+import signal
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from runway.scheduler.v1 import worker_service_pb2 as pb
+
+from runway_sdk.connection import find_target, read_profile
+from runway_sdk.worker import Worker
+from runway_sdk.workflow import Workflow
+
+
+def load_workflow(name: str) -> Workflow:
+    """The workflow that `module:attribute` names; the attribute defaults to `flow`."""
+    module, _, attribute = name.partition(":")
+    sys.path.insert(0, os.getcwd())
+    try:
+        found = getattr(importlib.import_module(module), attribute or "flow")
+    except (ImportError, AttributeError) as error:
+        raise SystemExit(f"{name}: {error}") from None
+    if not isinstance(found, Workflow):
+        raise SystemExit(f"{name} is a {type(found).__name__}, not a workflow; name one as MODULE:NAME")
+    return found
+
+
+def recorder(path: Path) -> "Recorder":
+    """Keeps leases in a private file, for drills that replay a dead attempt's token. Only where faults are armed."""
+    if os.environ.get("RUNWAY_FAULTS_ARMED") != "development":
+        raise SystemExit("--record-leases is for drills: set RUNWAY_FAULTS_ARMED=development")
+    path.touch(mode=0o600)
+    return Recorder(path)
+
+
+class Recorder:
+    """Appends one line a lease."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def __call__(self, lease: pb.Lease) -> None:
+        """Keeps one lease."""
+        facts = {
+            "run_id": lease.run_id,
+            "step_key": lease.step_key,
+            "attempt_id": lease.attempt_id.hex(),
+            "lease_epoch": lease.lease_epoch,
+            "token": base64.b64encode(lease.lease_token).decode(),
+        }
+        with self._path.open("a") as file:
+            file.write(json.dumps(facts) + "\n")
+
+
+async def serve(worker: Worker) -> None:
+    """Runs a worker until a signal."""
+    loop = asyncio.get_running_loop()
+    running = asyncio.create_task(worker.run())
+    signals = 0
+
+    def end() -> None:
+        nonlocal signals
+        signals += 1
+        worker.drain()
+        if signals > 1:
+            running.cancel()
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, end)
+    try:
+        await running
+    except asyncio.CancelledError:
+        return
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Parses and serves."""
+    parser = argparse.ArgumentParser(prog="python -m runway_sdk.serve", description=__doc__)
+    parser.add_argument("workflows", nargs="+", metavar="MODULE:NAME")
+    parser.add_argument("--slots", type=int, default=16, help="attempts at a time")
+    parser.add_argument("--worker-id", default="", help="name of this process, for people")
+    parser.add_argument("--profile", type=Path, help="profile file of an installation")
+    parser.add_argument("--record-leases", type=Path, help=argparse.SUPPRESS)
+    given = parser.parse_args(arguments)
+    logging.basicConfig(level=os.environ.get("RUNWAY_LOG_LEVEL", "WARNING"), format="%(asctime)s %(name)s %(message)s")
+    worker = Worker(
+        [load_workflow(name) for name in given.workflows],
+        target=read_profile(given.profile) if given.profile else find_target(),
+        slots=given.slots,
+        worker_id=given.worker_id,
+        on_lease=recorder(given.record_leases) if given.record_leases else None,
+    )
+    asyncio.run(serve(worker))
+
+
+if __name__ == "__main__":
+    main()

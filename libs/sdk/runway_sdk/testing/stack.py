@@ -1,0 +1,258 @@
+"""A whole installation as child processes, and the means to end some of them at a named moment.
+
+Authoritative for nothing. Can go wrong: a child outlives its test. Everything started here is ended here, by its process id.
+"""
+
+import asyncio
+import contextlib
+import json
+import os
+import signal
+import sys
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+from runway_sdk.client import Client
+from runway_sdk.connection import Target, read_profile
+
+BOUNDARIES: Mapping[str, str] = {
+    "before_intent": "gateway.before_intent",
+    "after_intent": "gateway.after_intent",
+    "after_call": "gateway.after_call",
+    "after_receipt": "gateway.after_receipt",
+    "before_completion": "worker.before_completion",
+}
+"""Boundary → the fault point that it is."""
+
+
+class StackError(Exception):
+    """The installation, or a process of it, did not do what a test needs."""
+
+
+class WorkerProcess:
+    """A worker in a process of its own."""
+
+    def __init__(self, process: asyncio.subprocess.Process, worker_id: str, leases: Path) -> None:
+        self.process = process
+        self.worker_id = worker_id
+        self._leases = leases
+
+    @property
+    def pid(self) -> int:
+        """Its process id."""
+        return self.process.pid
+
+    @property
+    def running(self) -> bool:
+        """Whether it has not ended."""
+        return self.process.returncode is None
+
+    def leases(self) -> list[dict[str, Any]]:
+        """Every lease that it was granted: step_key, attempt_id, lease_epoch, token (base64)."""
+        return [json.loads(line) for line in self._leases.read_text().splitlines()] if self._leases.exists() else []
+
+    async def kill(self) -> None:
+        """SIGKILL, and waits for its end."""
+        with contextlib.suppress(ProcessLookupError):
+            self.process.kill()
+        await self.process.wait()
+
+    def resume(self) -> None:
+        """SIGCONT, after a fault that paused it."""
+        self.process.send_signal(signal.SIGCONT)
+
+    async def stop(self) -> None:
+        """SIGTERM: drains; killed after ten seconds."""
+        if not self.running:
+            return
+        with contextlib.suppress(ProcessLookupError):
+            self.process.send_signal(signal.SIGCONT)
+            self.process.terminate()
+        try:
+            await asyncio.wait_for(self.process.wait(), 10)
+        except TimeoutError:
+            await self.kill()
+
+
+class Stack:
+    """An installation in a folder, with the gateway in a process of its own so that it can die alone."""
+
+    def __init__(self, folder: Path, process: asyncio.subprocess.Process, faults: str) -> None:
+        self.folder = folder
+        self._process = process
+        self._faults = faults
+        self._pids: dict[str, int] = {}
+        self._changed = asyncio.Condition()
+        self._events: list[dict[str, Any]] = []
+        self._reading = asyncio.create_task(self._read())
+        self._workers: list[WorkerProcess] = []
+        self.target: Target
+        self.client: Client
+
+    @classmethod
+    @asynccontextmanager
+    async def start(
+        cls,
+        folder: Path,
+        *,
+        apart: Sequence[str] = ("gateway",),
+        environ: Mapping[str, str] | None = None,
+        strikes: Mapping[str, str] | None = None,
+        timeout_s: float = 90.0,
+    ) -> AsyncIterator["Stack"]:
+        """Starts an installation and stops it afterwards.
+
+        `strikes` says what an armed boundary does: kill (the default) or pause, where a test wants to look before it kills.
+        """
+        folder = folder.resolve()
+        charges = folder / "charges"
+        await asyncio.to_thread(charges.mkdir, parents=True, exist_ok=True)
+        action = dict(strikes or {})
+        faults = ",".join(f"{point}={action.get(name, 'kill')}@{charges / name}" for name, point in BOUNDARIES.items())
+        armed = {**os.environ, **(environ or {}), "RUNWAY_FAULTS_ARMED": "development", "RUNWAY_FAULTS": faults}
+        errors = (folder / "stack.log").open("ab")
+        try:
+            process = await asyncio.create_subprocess_exec(
+                sys.executable,
+                "-m",
+                "libs.runtime",
+                "dev",
+                "--data",
+                str(folder / "data"),
+                "--split",
+                ",".join(apart),
+                "--output",
+                "json",
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=asyncio.subprocess.PIPE,
+                stderr=errors,
+                env=armed,
+                start_new_session=True,
+            )
+        finally:
+            errors.close()
+        stack = cls(folder, process, faults)
+        try:
+            await stack._until(
+                lambda: any(event["event"] in ("ready", "failed") for event in stack._events), timeout_s, "ready"
+            )
+            failed = next((event for event in stack._events if event["event"] == "failed"), None)
+            if failed:
+                raise StackError(f"the installation did not start: {failed.get('error')}")
+            stack.target = read_profile(folder / "data" / "profile.json")
+            stack.client = Client(stack.target)
+            try:
+                yield stack
+            finally:
+                await stack.client.close()
+        finally:
+            await stack._stop()
+
+    async def _read(self) -> None:
+        assert self._process.stdout is not None
+        async for line in self._process.stdout:
+            event = json.loads(line)
+            async with self._changed:
+                self._events.append(event)
+                if event["event"] == "host":
+                    self._pids.update(dict.fromkeys(event["services"], event["pid"]))
+                self._changed.notify_all()
+        async with self._changed:
+            self._events.append({"event": "failed", "error": f"it ended; see {self.folder / 'stack.log'}"})
+            self._changed.notify_all()
+
+    async def _until(self, holds: Any, timeout_s: float, what: str) -> None:
+        try:
+            async with asyncio.timeout(timeout_s), self._changed:
+                await self._changed.wait_for(holds)
+        except TimeoutError:
+            raise StackError(f"not {what} within {timeout_s} s") from None
+
+    def pid(self, service: str) -> int:
+        """The process that hosts a service now."""
+        return self._pids[service]
+
+    def arm(self, boundary: str) -> None:
+        """The next time the boundary is reached, it strikes; once."""
+        if boundary not in BOUNDARIES:
+            raise StackError(f"{boundary!r} is none of {', '.join(BOUNDARIES)}")
+        (self.folder / "charges" / boundary).touch()
+
+    def disarm(self, boundary: str) -> None:
+        """Takes back an arming that has not struck."""
+        (self.folder / "charges" / boundary).unlink(missing_ok=True)
+
+    async def struck(self, boundary: str, timeout_s: float = 60.0) -> None:
+        """Waits until an armed boundary has struck."""
+        charge = self.folder / "charges" / boundary
+        end = asyncio.get_running_loop().time() + timeout_s
+        while charge.exists():
+            if asyncio.get_running_loop().time() > end:
+                raise StackError(f"{boundary} was not reached within {timeout_s} s")
+            await asyncio.sleep(0.01)
+
+    async def kill(self, service: str) -> int:
+        """SIGKILL for the process that hosts a service; the process id that is gone."""
+        pid = self._pids[service]
+        os.kill(pid, signal.SIGKILL)
+        return pid
+
+    async def back(self, service: str, gone: int, timeout_s: float = 60.0) -> int:
+        """Waits until a service that was killed is hosted by a new process; its process id."""
+        await self._until(lambda: self._pids.get(service) != gone, timeout_s, f"back: {service}")
+        return self._pids[service]
+
+    async def start_worker(self, workflow: str, *, worker_id: str, slots: int = 4) -> WorkerProcess:
+        """A worker process for `module:name`; ended with the stack."""
+        leases = self.folder / f"leases-{worker_id}"
+        leases.touch(mode=0o600)
+        errors = (self.folder / "workers.log").open("ab")
+        try:
+            process = await asyncio.create_subprocess_exec(
+                sys.executable,
+                "-m",
+                "runway_sdk.serve",
+                workflow,
+                "--worker-id",
+                worker_id,
+                "--slots",
+                str(slots),
+                "--profile",
+                str(self.folder / "data" / "profile.json"),
+                "--record-leases",
+                str(leases),
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=errors,
+                stderr=errors,
+                env={**os.environ, "RUNWAY_FAULTS_ARMED": "development", "RUNWAY_FAULTS": self._faults},
+                start_new_session=True,
+            )
+        finally:
+            errors.close()
+        worker = WorkerProcess(process, worker_id, leases)
+        self._workers.append(worker)
+        return worker
+
+    @asynccontextmanager
+    async def worker(self, workflow: str, *, worker_id: str = "worker", slots: int = 4) -> AsyncIterator[WorkerProcess]:
+        """A worker process while the block lasts."""
+        started = await self.start_worker(workflow, worker_id=worker_id, slots=slots)
+        try:
+            yield started
+        finally:
+            await started.stop()
+
+    async def _stop(self) -> None:
+        await asyncio.gather(*(worker.stop() for worker in self._workers))
+        for worker in self._workers:
+            worker._leases.unlink(missing_ok=True)
+        if self._process.returncode is None:
+            self._process.terminate()
+            try:
+                await asyncio.wait_for(self._process.wait(), 40)
+            except TimeoutError:
+                self._process.kill()
+                await self._process.wait()
+        await asyncio.gather(self._reading, return_exceptions=True)
