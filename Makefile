@@ -1,0 +1,61 @@
+# `make help` lists everything. Two commands are all a new user needs: `make demo` and `make test`.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+GEN := .venv-gen/.ready
+REPO ?=
+TESTS ?=
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+
+.PHONY: help demo test dev lint types gen gen-check bench lock clean
+.DEFAULT_GOAL := help
+
+help:  ## this list
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):[^#]*## (.*)/  make \1|\2/' | column -t -s '|'
+
+$(READY): requirements.lock pyproject.toml libs/contracts/pyproject.toml libs/sdk/pyproject.toml
+	@command -v git >/dev/null || { echo "git is needed: apt install git"; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --require-hashes --requirement requirements.lock
+	$(BIN)/pip install --quiet --no-deps --no-build-isolation --editable libs/contracts --editable libs/sdk --editable .
+	@touch $@
+
+$(GEN): libs/contracts/generator.lock
+	$(PYTHON) -m venv .venv-gen
+	.venv-gen/bin/pip install --quiet --require-hashes --requirement libs/contracts/generator.lock
+	@touch $@
+
+demo: $(READY)  ## a crash survived, on a sample repository; REPO=path for your own (only a clone is touched)
+	@$(BIN)/runway demo --data build/demo $(if $(REPO),--repo "$(REPO)")
+
+test: $(READY) $(GEN)  ## every test, on real PostgreSQL and etcd; TESTS=path for some of them
+	$(BIN)/python -m pytest -n 2 --dist loadgroup $(TESTS)
+
+dev: $(READY)  ## an installation in .runway, until Ctrl-C
+	@$(BIN)/runway dev
+
+lint: $(READY)  ## ruff, import rules, proto lint and format
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/lint-imports
+	$(BIN)/buf lint
+	$(BIN)/buf format --diff --exit-code
+
+types: $(READY)  ## mypy, strict
+	$(BIN)/mypy services libs
+
+gen: $(GEN)  ## writes the stubs of proto/ into libs/contracts
+	.venv-gen/bin/python libs/contracts/generate.py
+
+gen-check: $(GEN)  ## compares the committed stubs with proto/
+	.venv-gen/bin/python libs/contracts/generate.py --check
+
+bench: $(READY)  ## launches, steps, latency and heartbeats beside DBOS, into build/bench/summary.json
+	$(BIN)/python -m tests.bench
+
+lock: $(READY)  ## resolves the dependencies again, into requirements.lock
+	$(BIN)/python deploy/lock.py
+
+clean:  ## removes what these targets made
+	rm -rf build $(VENV) .venv-gen .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

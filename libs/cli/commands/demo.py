@@ -1,0 +1,35 @@
+"""`runway demo`: one run on a real git repository, its worker and the gateway killed at the worst moment, nothing done twice.
+
+Everything it claims it has looked up: the remote's own hook counts the pushes, the refusals are answers of the services.
+"""
+
+import time
+from pathlib import Path
+
+import typer
+
+from libs.cli.output import EXIT_REFUSED, run_async
+
+
+def demo(
+    repo: str = typer.Option("", "--repo", help="a git repository to work on (a clone of it); a sample where not given"),
+    data: Path = typer.Option(Path("build/demo"), help="folder for the demo; what an earlier demo left there is deleted"),
+) -> None:
+    """Shows a crash survived: about twenty seconds, on embedded PostgreSQL and etcd."""
+
+    async def work() -> int:
+        from libs.cli.demo.remote import DemoError, prepare
+        from libs.cli.demo.report import Reporter
+        from libs.cli.demo.story import tell
+
+        reporter = Reporter(time.monotonic)
+        try:
+            remote = prepare(data, repo, reporter)
+            return 0 if await tell(data, remote, reporter) else EXIT_REFUSED
+        except DemoError as error:
+            reporter.fail(str(error))
+            return EXIT_REFUSED
+        finally:
+            reporter.close()
+
+    run_async(work)

@@ -1,0 +1,71 @@
+"""`runway dev` and `runway doctor`: an installation on this machine, and whether one is well."""
+
+import os
+import sys
+from pathlib import Path
+
+import typer
+
+from libs.cli.output import EXIT_REFUSED, FORM, Form, run_async, show_rows
+
+
+def dev(
+    data: Path = typer.Option(Path(".runway"), help="folder that keeps everything"),
+    fresh: bool = typer.Option(False, "--fresh", help="forget what the folder holds"),
+    split: str = typer.Option("", help="services that get a process of their own, with commas; or all"),
+    bind: str = typer.Option("", help="public address, for example 127.0.0.1:7400; a free port where not given"),
+    output: str = typer.Option("text", help="text or json"),
+) -> None:
+    """Starts PostgreSQL, etcd and the six services here; Ctrl-C stops all of it."""
+    arguments = ["dev", "--data", str(data), "--split", split, "--bind", bind, "--output", output]
+    os.execv(sys.executable, [sys.executable, "-m", "libs.runtime", *arguments, *(["--fresh"] if fresh else [])])  # noqa: S606
+
+
+def doctor(form: Form = FORM) -> None:
+    """Asks every service for its health, and for what is stuck; exit 1 when something is wrong."""
+
+    async def work() -> int:
+        from grpc_health.v1 import health_pb2, health_pb2_grpc
+        from runway_sdk import Client
+        from runway_sdk.connection import Connection, find_target
+        from runway_sdk.errors import RunwayError
+
+        names = {
+            "launch": "runway.launch.v1.LaunchService",
+            "readiness": "runway.readiness.v1.ReadinessService",
+            "scheduler": "runway.scheduler.v1.WorkerService",
+            "gateway": "runway.gateway.v1.GatewayService",
+            "checkpoint": "runway.checkpoint.v1.CheckpointService",
+            "reconciler": "runway.reconciler.v1.ReconcilerService",
+        }
+        target = find_target()
+        connection = Connection(target)
+        rows = []
+        for service, name in names.items():
+            stub = health_pb2_grpc.HealthStub(connection.public(service))
+            try:
+                answer = await connection.call(stub.Check, health_pb2.HealthCheckRequest(service=name), timeout_s=5)
+                state = health_pb2.HealthCheckResponse.ServingStatus.Name(answer.status)
+                rows.append({"check": service, "ok": state == "SERVING", "detail": state})
+            except RunwayError as error:
+                rows.append({"check": service, "ok": False, "detail": str(error)})
+        await connection.close()
+        async with Client(target) as client:
+            try:
+                shards = await client.shards()
+                led = sum(bool(shard.leader) for shard in shards)
+                rows.append(
+                    {"check": "shards", "ok": led == len(shards) > 0, "detail": f"{led} of {len(shards)} have a leader"}
+                )
+                workers = await client.workers()
+                rows.append({"check": "workers", "ok": True, "detail": f"{len(workers)} seen lately"})
+                answer = await client.stuck()
+                kinds = sorted({item.kind for item in answer.items})
+                fine = not answer.items and not answer.unreachable
+                rows.append({"check": "stuck work", "ok": fine, "detail": ", ".join(kinds) or "none"})
+            except RunwayError as error:
+                rows.append({"check": "operation", "ok": False, "detail": str(error)})
+        show_rows(rows, ["check", "ok", "detail"], form)
+        return 0 if all(row["ok"] for row in rows) else EXIT_REFUSED
+
+    run_async(work)

@@ -1,0 +1,230 @@
+"""`runway run …`: launch, list, describe, watch, cancel, events, wait."""
+
+from datetime import timedelta
+from typing import Any
+
+import typer
+
+from libs.cli.output import (
+    EXIT_REFUSED,
+    FORM,
+    Form,
+    parse_json,
+    plain,
+    rows_of,
+    run_async,
+    say,
+    short,
+    show_line,
+    show_one,
+    show_rows,
+)
+
+app = typer.Typer(help="Runs: launch, look, stop.", no_args_is_help=True)
+RUN = typer.Argument(help="id of the run")
+
+
+def _summary(run: Any) -> dict[str, Any]:
+    from runway.launch.v1 import launch_service_pb2 as pb
+
+    row = plain(run)
+    row["state"] = short(pb.RunState.Name(run.state), "RUN_STATE_")
+    if run.state == pb.RUN_STATE_CLOSING:
+        row["state"] = f"{run.outcome} (settling)"
+    row["workflow"] = f"{run.workflow.name}@{run.workflow.number}"
+    row["digest"] = run.workflow.digest
+    row["run_class"] = short(pb.RunClass.Name(run.run_class), "RUN_CLASS_")
+    return row
+
+
+@app.command()
+def launch(
+    workflow: str = typer.Argument(help="name (newest version), name@number, or digest"),
+    input_: str = typer.Option("null", "--input", "-i", help="the run's input as JSON, or @file"),
+    request_id: str = typer.Option("", help="names this launch: the same id is the same run"),
+    run_class: str = typer.Option("automation", "--class", help="interactive, automation, migration"),
+    priority: int = typer.Option(0, min=-1000, max=1000),
+    deadline_s: float = typer.Option(0, help="seconds until the run expires; 0: the workflow's default"),
+    budget_micros: int = typer.Option(-1, help="money it may use, in micros; -1: the default"),
+    wait: bool = typer.Option(False, "--wait", "-w", help="wait for the outcome and print the output"),
+    form: Form = FORM,
+) -> None:
+    """Launches one run; prints it once it is stored."""
+    given = parse_json(input_, "--input")
+
+    async def work() -> int:
+        from runway_sdk import Client
+        from runway_sdk.client import CLASSES
+        from runway_sdk.errors import InvalidRequest
+
+        if run_class not in CLASSES:
+            raise InvalidRequest(f"no class {run_class!r}", field="run_class", remedy=f"use one of {', '.join(CLASSES)}")
+        async with Client() as client:
+            run = await client.launch(
+                workflow,
+                given,
+                request_id=request_id,
+                run_class=run_class,
+                priority=priority,
+                deadline=timedelta(seconds=deadline_s) if deadline_s else None,
+                budget_micros=budget_micros if budget_micros >= 0 else None,
+            )
+            if wait and run.outcome != "denied":
+                say(f"run {run.run_id} is stored; waiting")
+                run = await client.wait(run.run_id)
+        show_one(_summary(run), form)
+        return EXIT_REFUSED if run.outcome in ("denied", "failed", "cancelled", "expired") else 0
+
+    run_async(work)
+
+
+@app.command("list")
+def list_runs(
+    state: list[str] = typer.Option([], help="only these states, for example running"),
+    workflow: str = typer.Option("", help="only of this workflow"),
+    limit: int = typer.Option(50, min=1, max=200),
+    form: Form = FORM,
+) -> None:
+    """The newest runs."""
+
+    async def work() -> None:
+        from runway.launch.v1 import launch_service_pb2 as pb
+        from runway_sdk import Client
+        from runway_sdk.errors import InvalidRequest
+
+        names = {short(name, "RUN_STATE_"): number for name, number in pb.RunState.items()}
+        for wanted in state:
+            if wanted not in names:
+                raise InvalidRequest(f"no state {wanted!r}", field="state", remedy=f"use one of {', '.join(sorted(names))}")
+        async with Client() as client:
+            page = await client.list_runs(states=[names[wanted] for wanted in state], workflow=workflow, page_size=limit)
+        show_rows([_summary(run) for run in page.runs], ["run_id", "workflow", "state", "outcome", "created_at"], form)
+
+    run_async(work)
+
+
+@app.command()
+def describe(run_id: str = RUN, form: Form = FORM) -> None:
+    """A run with its steps, attempts, effects and artifacts."""
+
+    async def work() -> None:
+        from runway.gateway.v1 import gateway_service_pb2 as gw
+        from runway.readiness.v1 import readiness_service_pb2 as rd
+        from runway.scheduler.v1 import scheduler_service_pb2 as sc
+        from runway_sdk import Client
+
+        async with Client() as client:
+            run = await client.get(run_id)
+            steps, attempts = await client.steps(run_id), await client.attempts(run_id)
+            effects, artifacts = await client.effects(run_id), await client.artifacts(run_id)
+        step_rows, attempt_rows, effect_rows = rows_of(steps), rows_of(attempts), rows_of(effects)
+        for row, step in zip(step_rows, steps, strict=True):
+            row["state"] = short(rd.StepState.Name(step.state), "STEP_STATE_")
+        for row, attempt in zip(attempt_rows, attempts, strict=True):
+            row["state"] = short(sc.AttemptState.Name(attempt.state), "ATTEMPT_STATE_")
+        for row, effect in zip(effect_rows, effects, strict=True):
+            row["state"] = short(gw.EffectState.Name(effect.state), "EFFECT_STATE_")
+        summary = _summary(run)
+        waits = sorted({step.wait_reason for step in steps if step.wait_reason})
+        if waits:
+            summary["wait_reasons"] = waits
+        if form is not Form.text:
+            whole = {**summary, "steps": step_rows, "attempts": attempt_rows, "effects": effect_rows}
+            show_one({**whole, "artifacts": rows_of(artifacts)}, form)
+            return
+        keep = ("run_id", "workflow", "state", "outcome", "failure", "wait_reasons", "created_at", "finished_at", "output")
+        show_one({name: summary[name] for name in keep if name in summary}, form)
+        for title, rows, columns in (
+            ("steps", step_rows, ["step_key", "state", "attempts", "wait_reason"]),
+            ("attempts", attempt_rows, ["step_key", "attempt_number", "state", "lease_epoch", "authority_epoch", "worker_id"]),
+            ("effects", effect_rows, ["step_key", "slot", "tool", "state", "dispatches", "evidence"]),
+            ("artifacts", rows_of(artifacts), ["name", "size_bytes", "digest"]),
+        ):
+            if rows:
+                print(f"\n{title}")
+                show_rows(rows, columns, form)
+
+    run_async(work)
+
+
+@app.command()
+def watch(run_id: str = RUN, after: int = typer.Option(0, help="resume after this sequence"), form: Form = FORM) -> None:
+    """The run's log as it grows, until the run is terminal."""
+
+    async def work() -> int:
+        from runway_sdk import Client
+
+        async with Client() as client:
+            async for item in client.watch(run_id, after):
+                row = plain(item)
+                if item.WhichOneof("item") == "event":
+                    event = item.event
+                    about = f" {event.step_key}" if event.step_key else ""
+                    show_line(row, f"{event.sequence:>4}  {event.at.ToJsonString()}  {event.kind}{about}", form)
+                else:
+                    show_line(row, f"   =  {item.snapshot.outcome}", form)
+                    return 0 if item.snapshot.outcome == "succeeded" else EXIT_REFUSED
+        return 0
+
+    run_async(work)
+
+
+@app.command()
+def wait(
+    run_id: str = RUN,
+    settled: bool = typer.Option(False, help="until it is terminal, not only decided"),
+    timeout_s: float = typer.Option(3600.0),
+    form: Form = FORM,
+) -> None:
+    """Waits for the outcome."""
+
+    async def work() -> int:
+        from runway_sdk import Client
+
+        async with Client() as client:
+            run = await client.wait(run_id, settled=settled, timeout_s=timeout_s)
+        show_one(_summary(run), form)
+        return 0 if run.outcome == "succeeded" else EXIT_REFUSED
+
+    run_async(work)
+
+
+@app.command()
+def cancel(
+    run_id: str = RUN,
+    reason: str = typer.Option("", help="why, for the log"),
+    expected_version: int | None = typer.Option(None, help="only if the run still has this version"),
+    form: Form = FORM,
+) -> None:
+    """Stops a run; says what each point has confirmed."""
+
+    async def work() -> None:
+        from runway.launch.v1 import launch_service_pb2 as pb
+        from runway_sdk import Client
+
+        async with Client() as client:
+            answer = await client.cancel(run_id, reason, expected_version)
+        row = {
+            "run_id": answer.run.run_id,
+            "phase": short(pb.CancelPhase.Name(answer.phase), "CANCEL_PHASE_"),
+            "outcome": answer.run.outcome,
+            "receipts": rows_of(answer.receipts),
+            "effects_in_flight": rows_of(answer.effects_in_flight),
+        }
+        show_one(row, form)
+
+    run_async(work)
+
+
+@app.command()
+def events(run_id: str = RUN, after: int = typer.Option(0, help="after this sequence"), form: Form = FORM) -> None:
+    """The run's log."""
+
+    async def work() -> None:
+        from runway_sdk import Client
+
+        async with Client() as client:
+            found = await client.events(run_id, after)
+        show_rows(rows_of(found), ["sequence", "at", "kind", "step_key", "actor", "detail"], form)
+
+    run_async(work)

@@ -1,0 +1,33 @@
+"""Authoritative for the commands of `runway`. Each command imports what it needs when it runs, so that `--help` is quick."""
+
+import typer
+
+from libs.cli.commands import install, runs, things
+from libs.cli.commands.demo import demo
+
+app = typer.Typer(
+    name="runway",
+    help="Runway Control: keep agents moving, fence every effect. Finds an installation by RUNWAY_ADDRESS and RUNWAY_API_KEY, "
+    "else by the profile of a `runway dev` in this folder or above. Exit codes: 0 done, 1 refused or failed, 2 usage, "
+    "3 unavailable.",
+    no_args_is_help=True,
+    pretty_exceptions_show_locals=False,
+)
+app.command()(install.dev)
+app.command()(install.doctor)
+app.command()(demo)
+app.add_typer(runs.app, name="run")
+app.add_typer(things.workflow_app, name="workflow")
+app.add_typer(things.effect_app, name="effect")
+app.add_typer(things.case_app, name="case")
+app.add_typer(things.shard_app, name="shard")
+app.add_typer(things.worker_app, name="worker")
+
+
+def run() -> None:
+    """The console script."""
+    app()
+
+
+if __name__ == "__main__":
+    run()
