@@ -1,0 +1,1 @@
+"""Checkpoint: the authority for checkpoint manifests, their chunks, and artifacts."""
