@@ -132,8 +132,20 @@ class Versions(Protocol):
     """Graphs of workflow versions; they never change."""
 
     async def graphs(self, digests: Sequence[bytes]) -> dict[bytes, Graph]:
-        """Those that launch knows."""
+        """Those that launch knows; may ask it, so never inside a transaction."""
         ...
+
+    def known(self, digests: Sequence[bytes]) -> dict[bytes, Graph]:
+        """Those in memory; raises UnknownVersions where one is not."""
+        ...
+
+
+class UnknownVersions(Exception):
+    """Versions that are not in memory: leave the transaction, ask for them, begin again."""
+
+    def __init__(self, digests: Sequence[bytes]) -> None:
+        super().__init__(f"{len(digests)} versions are not in memory")
+        self.digests = tuple(digests)
 
 
 class Cache(Protocol):

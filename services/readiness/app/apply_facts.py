@@ -5,7 +5,7 @@ what changed is written with the events that follow. Can go wrong: a run whose v
 of launch before the transaction begins; no RPC is awaited inside).
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from uuid import UUID
 
@@ -22,19 +22,27 @@ from services.readiness.domain.steps import (
     resolve_effect,
     retry_due,
 )
-from services.readiness.ports import ACTIVE, CLOSED, FINISHED, Facts, Notice, Ports, RunFacts, Tx
+from services.readiness.ports import ACTIVE, CLOSED, FINISHED, Facts, Notice, Ports, RunFacts, Tx, UnknownVersions
 
 
 async def apply_facts(ports: Ports, facts: Facts) -> None:
     """Applies a delivery; repeats and late facts change nothing."""
-    now = ports.clock.now_ms()
     graphs = await ports.versions.graphs(sorted({run.digest for run in facts.launched}))
-    launched = [run for run in facts.launched if run.digest in graphs]
+    known = replace(facts, launched=[run for run in facts.launched if run.digest in graphs])
+    try:
+        await _apply(ports, known)
+    except UnknownVersions as unknown:
+        await ports.versions.graphs(unknown.digests)
+        await _apply(ports, known)
+
+
+async def _apply(ports: Ports, facts: Facts) -> None:
+    now = ports.clock.now_ms()
     named = {run_id for run_id, _ in (*facts.attempts, *facts.effects, *facts.due)} | set(facts.closed)
     committed: list[tuple[RunFacts, RunView]] = []
     try:
         async with ports.db.tx() as tx:
-            views = await _begin(ports, tx, launched, now)
+            views = await _begin(ports, tx, facts.launched, now)
             if named:
                 committed = await _move(ports, tx, facts, named, now)
     except BaseException:
@@ -48,11 +56,11 @@ async def apply_facts(ports: Ports, facts: Facts) -> None:
             ports.cache.drop(run.run_id)
 
 
-async def _begin(ports: Ports, tx: Tx, launched: list[RunFacts], now: int) -> list[tuple[RunFacts, RunView]]:
+async def _begin(ports: Ports, tx: Tx, launched: Sequence[RunFacts], now: int) -> list[tuple[RunFacts, RunView]]:
     """Stores new runs with their steps and first tickets; those closed before they came are born closed."""
     if not launched:
         return []
-    graphs = await ports.versions.graphs(sorted({run.digest for run in launched}))
+    graphs = ports.versions.known(sorted({run.digest for run in launched}))
     new = await tx.add_runs(sorted({run.run_id: run for run in launched}.values(), key=lambda run: run.run_id))
     early = await tx.closed_early(sorted(new))
     views, closed, notices = [], [], []
@@ -105,7 +113,7 @@ async def _views(ports: Ports, tx: Tx, runs: Iterable[RunFacts]) -> dict[UUID, R
     known = {run.run_id: ports.cache.get(run.run_id, run.version) for run in runs}
     missing = [run_id for run_id, steps in known.items() if steps is None]
     loaded = await tx.load_steps(missing) if missing else {}
-    graphs = await ports.versions.graphs(sorted({run.digest for run in runs}))
+    graphs = ports.versions.known(sorted({run.digest for run in runs}))
     views = {}
     for run in runs:
         steps = known[run.run_id]

@@ -11,6 +11,7 @@ from runway.internal.launch.v1 import launch_internal_pb2, launch_internal_pb2_g
 
 from libs.runtime.peers import Peers
 from services.readiness.domain.graph import Graph
+from services.readiness.ports import UnknownVersions
 from services.readiness.translate import parse_graph
 
 
@@ -47,6 +48,13 @@ class VersionClient:
                 specs |= asked
             self._graphs |= {digest: parse_graph(spec) for digest, spec in specs.items()}
         return {digest: self._graphs[digest] for digest in digests if digest in self._graphs}
+
+    def known(self, digests: Sequence[bytes]) -> dict[bytes, Graph]:
+        """Those in memory."""
+        missing = [digest for digest in digests if digest not in self._graphs]
+        if missing:
+            raise UnknownVersions(missing)
+        return {digest: self._graphs[digest] for digest in digests}
 
     async def _ask(self, digests: Sequence[bytes]) -> dict[bytes, bytes]:
         stub = self._peers.stub("launch", launch_internal_pb2_grpc.LaunchInternalServiceStub)

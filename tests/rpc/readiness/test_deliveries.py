@@ -171,7 +171,9 @@ async def test_other_tenants_and_garbage(bench: Bench) -> None:
     async with Client(Target(bench.host.addresses.public, key)) as rival:
         with pytest.raises(NotFound):
             await rival.steps(run.run_id)
-    request = inbox_pb2.DeliverRequest(service="readiness", events=[b"\xff", b"", done(run.run_id, "start").SerializeToString()])
+    request = inbox_pb2.DeliverRequest(
+        service="readiness", events=[b"\xff", b"", done(run.run_id, "start").SerializeToString()]
+    )
     verdicts = [item.verdict for item in (await bench.host.peers.deliver("readiness", request)).verdicts]
     assert verdicts == [inbox_pb2.VERDICT_REFUSED, inbox_pb2.VERDICT_REFUSED, inbox_pb2.VERDICT_APPLIED]
     assert to_value(1).number_value == 1

@@ -53,7 +53,10 @@ def apply(view: RunView, *facts: AttemptFact, now: int = 0) -> None:
 
 
 DIAMOND = graph(
-    node("a"), node("b", ("a", When.SUCCESS)), node("c", ("a", When.SUCCESS)), node("d", ("b", When.SUCCESS), ("c", When.SUCCESS))
+    node("a"),
+    node("b", ("a", When.SUCCESS)),
+    node("c", ("a", When.SUCCESS)),
+    node("d", ("b", When.SUCCESS), ("c", When.SUCCESS)),
 )
 
 
@@ -80,7 +83,9 @@ def test_any_order_and_repetition_gives_the_same_end(data: st.DataObject) -> Non
         node("d", ("b", data.draw(whens))),
         node("e", ("c", data.draw(whens)), ("d", data.draw(whens)), join=data.draw(st.sampled_from(list(Join)))),
     )
-    single = {key: Node(n.key, n.needs, n.join, Retry(1, 1, 1, 1, frozenset()), n.contract, "") for key, n in made.nodes.items()}
+    single = {
+        key: Node(n.key, n.needs, n.join, Retry(1, 1, 1, 1, frozenset()), n.contract, "") for key, n in made.nodes.items()
+    }
     made = build_graph(list(single.values()), "")
 
     def play(order: list[str]) -> dict[str, tuple[StepState, int]]:

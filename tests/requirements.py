@@ -1,0 +1,72 @@
+"""What the product promises so far: a stable id, the promise, and the source it comes from. Authoritative for the ids that
+tests wear: `@pytest.mark.requirement(id)`. Every promise has a test and every such test a promise (tests/architecture says so).
+
+Sources: 000 Runway Control, 001 control-plane workflows, 002 canonical run and execution model, 004 orchestration; `field`
+where users of such systems expect it; `protocol` for the rules of the fencing protocol.
+"""
+
+from typing import NamedTuple
+
+
+class Requirement(NamedTuple):
+    """One promise."""
+
+    promise: str
+    source: str
+
+
+REQUIREMENTS: dict[str, Requirement] = {
+    "wf.validate": Requirement(
+        "A workflow version is an immutable, validated graph of steps with contracts; every violation is listed; validate_only.",
+        "000 002",
+    ),
+    "wf.pin": Requirement(
+        "A run pins workflow version and worker build; an edit never changes a run in flight.", "000 002 004"
+    ),
+    "launch.once": Requirement(
+        "Retrying a launch gives one run and one reservation, also under concurrency; another request under the key is refused.",
+        "000 001 002",
+    ),
+    "launch.denied": Requirement(
+        "A refusal by budget or quota is a stored denied run with its reason; nothing ran.", "004 001"
+    ),
+    "launch.after-commit": Requirement("A launch is answered only after its commit; no accepted run is ever lost.", "000 002"),
+    "cmd.conditional": Requirement("Commands are idempotent and may be conditional on the expected version.", "000 002"),
+    "run.states": Requirement("The run's state machine: each transition deduplicated, version-checked, logged.", "002 001 004"),
+    "run.terminal": Requirement(
+        "Terminal is immutable; success and cancel are decided by one compare-and-set; leases and effects are accounted for first.",
+        "002",
+    ),
+    "run.events": Requirement("A gapless log per run; watching resumes from any sequence; no secret in it.", "002 004"),
+    "run.cancel": Requirement(
+        "ACCEPTED, ENFORCED, QUIESCED with receipts and effects in flight; cannot be resurrected.", "000 002"
+    ),
+    "run.deadline": Requirement("Every run has a deadline; the default is a setting.", "004"),
+    "dag.ready": Requirement(
+        "A step is ready only when every configured condition holds; the same result under any order and repetition of events.",
+        "000 002",
+    ),
+    "step.durable": Requirement("A crash resumes at the last completed step or checkpoint, never from the start.", "004"),
+    "step.retry": Requirement(
+        "Failures are retried by class with backoff inside the budget; policy never, uncertain never.", "001 000"
+    ),
+    "attempt.fenced": Requirement("Only the current epochs commit progress, checkpoint or effect.", "000"),
+    "sched.claim": Requirement("A claim is a compare-and-set with a new epoch; at most one live lease a step.", "000"),
+    "sched.authority": Requirement("One epoch per shard, confirmed in the database; never two authorities.", "000"),
+    "gw.fence": Requirement(
+        "Every model and tool call checks scope, run and step fences in the intent's transaction.", "000 002"
+    ),
+    "fx.intent": Requirement(
+        "Intent before call, receipt after; the slot is the identity; recorded answers replay.", "000 002"
+    ),
+    "fx.unknown": Requirement("Unknown is a state: looked up, else a person decides; never blindly repeated.", "000 002 001"),
+    "cp.exact": Requirement(
+        "A checkpoint names exact versions and boundary; signed, verified on write and restore.", "000 002"
+    ),
+    "cp.bytes": Requirement("Checkpoint bytes are content-addressed, compressed, delta against the previous.", "000"),
+    "cp.corrupt": Requirement("A flipped byte, a missing chunk, a full disk: refused by type, nothing dangling.", "000"),
+    "sec.dataclass": Requirement("Tenant and data class are part of every object's key.", "000"),
+    "art.store": Requirement("Artifacts by digest, streamed, size-limited, verified.", "000 002"),
+    "ux.dev": Requirement("Two commands from nothing to a crash survived, no Docker, no key.", "field"),
+    "sec.secrets": Requirement("Secrets never reach logs, events, traces, checkpoints or error text.", "002"),
+}
