@@ -66,7 +66,8 @@ class ReconcilerServiceServicer(object):
 
     def ResolveCase(self, request, context):
         """A person's decision about an effect that no look-up decides.
-        Errors: NOT_FOUND, CASE_DECIDED (detail `state`), VERSION_CONFLICT.
+        ABSENT needs a case whose look-ups have ended; OBSERVED, which repeats nothing, does not.
+        Errors: NOT_FOUND, CASE_DECIDED (detail `state`), VERSION_CONFLICT, EFFECT_IN_FLIGHT (look-ups still go on).
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -33,7 +33,8 @@ class ReconcilerServiceStub:
     """
     ResolveCase: grpc.UnaryUnaryMultiCallable[runway.reconciler.v1.reconciler_service_pb2.ResolveCaseRequest, runway.reconciler.v1.reconciler_service_pb2.ResolveCaseResponse]
     """A person's decision about an effect that no look-up decides.
-    Errors: NOT_FOUND, CASE_DECIDED (detail `state`), VERSION_CONFLICT.
+    ABSENT needs a case whose look-ups have ended; OBSERVED, which repeats nothing, does not.
+    Errors: NOT_FOUND, CASE_DECIDED (detail `state`), VERSION_CONFLICT, EFFECT_IN_FLIGHT (look-ups still go on).
     """
     ListStuckWork: grpc.UnaryUnaryMultiCallable[runway.reconciler.v1.reconciler_service_pb2.ListStuckWorkRequest, runway.reconciler.v1.reconciler_service_pb2.ListStuckWorkResponse]
     """What stopped moving, from every service's own account.
@@ -51,7 +52,8 @@ class ReconcilerServiceAsyncStub(ReconcilerServiceStub):
     """
     ResolveCase: grpc.aio.UnaryUnaryMultiCallable[runway.reconciler.v1.reconciler_service_pb2.ResolveCaseRequest, runway.reconciler.v1.reconciler_service_pb2.ResolveCaseResponse]  # type: ignore[assignment]
     """A person's decision about an effect that no look-up decides.
-    Errors: NOT_FOUND, CASE_DECIDED (detail `state`), VERSION_CONFLICT.
+    ABSENT needs a case whose look-ups have ended; OBSERVED, which repeats nothing, does not.
+    Errors: NOT_FOUND, CASE_DECIDED (detail `state`), VERSION_CONFLICT, EFFECT_IN_FLIGHT (look-ups still go on).
     """
     ListStuckWork: grpc.aio.UnaryUnaryMultiCallable[runway.reconciler.v1.reconciler_service_pb2.ListStuckWorkRequest, runway.reconciler.v1.reconciler_service_pb2.ListStuckWorkResponse]  # type: ignore[assignment]
     """What stopped moving, from every service's own account.
@@ -78,7 +80,8 @@ class ReconcilerServiceServicer(metaclass=abc.ABCMeta):
         context: _ServicerContext,
     ) -> typing.Union[runway.reconciler.v1.reconciler_service_pb2.ResolveCaseResponse, collections.abc.Awaitable[runway.reconciler.v1.reconciler_service_pb2.ResolveCaseResponse]]:
         """A person's decision about an effect that no look-up decides.
-        Errors: NOT_FOUND, CASE_DECIDED (detail `state`), VERSION_CONFLICT.
+        ABSENT needs a case whose look-ups have ended; OBSERVED, which repeats nothing, does not.
+        Errors: NOT_FOUND, CASE_DECIDED (detail `state`), VERSION_CONFLICT, EFFECT_IN_FLIGHT (look-ups still go on).
         """
 
     @abc.abstractmethod

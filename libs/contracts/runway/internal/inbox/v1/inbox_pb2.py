@@ -26,7 +26,7 @@ from buf.validate import validate_pb2 as buf_dot_validate_dot_validate__pb2
 from runway.common.v1 import policy_pb2 as runway_dot_common_dot_v1_dot_policy__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n$runway/internal/inbox/v1/inbox.proto\x12\x18runway.internal.inbox.v1\x1a\x1b\x62uf/validate/validate.proto\x1a\x1drunway/common/v1/policy.proto\"G\n\x0e\x44\x65liverRequest\x12\x18\n\x07service\x18\x01 \x01(\tB\x07\xbaH\x04r\x02\x10\x01\x12\x1b\n\x06\x65vents\x18\x02 \x03(\x0c\x42\x0b\xbaH\x08\x92\x01\x05\x08\x01\x10\xd0\x0f\"R\n\x0c\x45ventVerdict\x12\x32\n\x07verdict\x18\x01 \x01(\x0e\x32!.runway.internal.inbox.v1.Verdict\x12\x0e\n\x06reason\x18\x02 \x01(\t\"`\n\x0f\x44\x65liverResponse\x12\x38\n\x08verdicts\x18\x01 \x03(\x0b\x32&.runway.internal.inbox.v1.EventVerdict\x12\x13\n\x0bincarnation\x18\x02 \x01(\x03\"g\n\x10ListStuckRequest\x12\x18\n\x07service\x18\x01 \x01(\tB\x07\xbaH\x04r\x02\x10\x01\x12\x1e\n\rolder_than_ms\x18\x02 \x01(\x03\x42\x07\xbaH\x04\"\x02(\x00\x12\x19\n\x05limit\x18\x03 \x01(\x05\x42\n\xbaH\x07\x1a\x05\x18\xe8\x07(\x00\"K\n\tStuckItem\x12\x0c\n\x04kind\x18\x01 \x01(\t\x12\x0e\n\x06run_id\x18\x02 \x01(\x0c\x12\x10\n\x08since_ms\x18\x03 \x01(\x03\x12\x0e\n\x06\x64\x65tail\x18\x04 \x01(\t\"G\n\x11ListStuckResponse\x12\x32\n\x05items\x18\x01 \x03(\x0b\x32#.runway.internal.inbox.v1.StuckItem*_\n\x07Verdict\x12\x17\n\x13VERDICT_UNSPECIFIED\x10\x00\x12\x13\n\x0fVERDICT_APPLIED\x10\x01\x12\x11\n\rVERDICT_RETRY\x10\x02\x12\x13\n\x0fVERDICT_REFUSED\x10\x03\x32\xe0\x01\n\x0cInboxService\x12\x64\n\x07\x44\x65liver\x12(.runway.internal.inbox.v1.DeliverRequest\x1a).runway.internal.inbox.v1.DeliverResponse\"\x04\xa8\xbb\x18\x05\x12j\n\tListStuck\x12*.runway.internal.inbox.v1.ListStuckRequest\x1a+.runway.internal.inbox.v1.ListStuckResponse\"\x04\xa8\xbb\x18\x05\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n$runway/internal/inbox/v1/inbox.proto\x12\x18runway.internal.inbox.v1\x1a\x1b\x62uf/validate/validate.proto\x1a\x1drunway/common/v1/policy.proto\"G\n\x0e\x44\x65liverRequest\x12\x18\n\x07service\x18\x01 \x01(\tB\x07\xbaH\x04r\x02\x10\x01\x12\x1b\n\x06\x65vents\x18\x02 \x03(\x0c\x42\x0b\xbaH\x08\x92\x01\x05\x08\x01\x10\xd0\x0f\"R\n\x0c\x45ventVerdict\x12\x32\n\x07verdict\x18\x01 \x01(\x0e\x32!.runway.internal.inbox.v1.Verdict\x12\x0e\n\x06reason\x18\x02 \x01(\t\"`\n\x0f\x44\x65liverResponse\x12\x38\n\x08verdicts\x18\x01 \x03(\x0b\x32&.runway.internal.inbox.v1.EventVerdict\x12\x13\n\x0bincarnation\x18\x02 \x01(\x03\"g\n\x10ListStuckRequest\x12\x18\n\x07service\x18\x01 \x01(\tB\x07\xbaH\x04r\x02\x10\x01\x12\x1e\n\rolder_than_ms\x18\x02 \x01(\x03\x42\x07\xbaH\x04\"\x02(\x00\x12\x19\n\x05limit\x18\x03 \x01(\x05\x42\n\xbaH\x07\x1a\x05\x18\xe8\x07(\x00\"\x8b\x01\n\tStuckItem\x12\x0c\n\x04kind\x18\x01 \x01(\t\x12\x0e\n\x06run_id\x18\x02 \x01(\x0c\x12\x10\n\x08since_ms\x18\x03 \x01(\x03\x12\x0e\n\x06\x64\x65tail\x18\x04 \x01(\t\x12\x10\n\x08step_key\x18\x05 \x01(\t\x12\x0c\n\x04slot\x18\x06 \x01(\t\x12\x0c\n\x04tool\x18\x07 \x01(\t\x12\x10\n\x08\x64ispatch\x18\x08 \x01(\x05\"G\n\x11ListStuckResponse\x12\x32\n\x05items\x18\x01 \x03(\x0b\x32#.runway.internal.inbox.v1.StuckItem*_\n\x07Verdict\x12\x17\n\x13VERDICT_UNSPECIFIED\x10\x00\x12\x13\n\x0fVERDICT_APPLIED\x10\x01\x12\x11\n\rVERDICT_RETRY\x10\x02\x12\x13\n\x0fVERDICT_REFUSED\x10\x03\x32\xe0\x01\n\x0cInboxService\x12\x64\n\x07\x44\x65liver\x12(.runway.internal.inbox.v1.DeliverRequest\x1a).runway.internal.inbox.v1.DeliverResponse\"\x04\xa8\xbb\x18\x05\x12j\n\tListStuck\x12*.runway.internal.inbox.v1.ListStuckRequest\x1a+.runway.internal.inbox.v1.ListStuckResponse\"\x04\xa8\xbb\x18\x05\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -47,8 +47,8 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_INBOXSERVICE'].methods_by_name['Deliver']._serialized_options = b'\250\273\030\005'
   _globals['_INBOXSERVICE'].methods_by_name['ListStuck']._loaded_options = None
   _globals['_INBOXSERVICE'].methods_by_name['ListStuck']._serialized_options = b'\250\273\030\005'
-  _globals['_VERDICT']._serialized_start=636
-  _globals['_VERDICT']._serialized_end=731
+  _globals['_VERDICT']._serialized_start=701
+  _globals['_VERDICT']._serialized_end=796
   _globals['_DELIVERREQUEST']._serialized_start=126
   _globals['_DELIVERREQUEST']._serialized_end=197
   _globals['_EVENTVERDICT']._serialized_start=199
@@ -57,10 +57,10 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_DELIVERRESPONSE']._serialized_end=379
   _globals['_LISTSTUCKREQUEST']._serialized_start=381
   _globals['_LISTSTUCKREQUEST']._serialized_end=484
-  _globals['_STUCKITEM']._serialized_start=486
-  _globals['_STUCKITEM']._serialized_end=561
-  _globals['_LISTSTUCKRESPONSE']._serialized_start=563
-  _globals['_LISTSTUCKRESPONSE']._serialized_end=634
-  _globals['_INBOXSERVICE']._serialized_start=734
-  _globals['_INBOXSERVICE']._serialized_end=958
+  _globals['_STUCKITEM']._serialized_start=487
+  _globals['_STUCKITEM']._serialized_end=626
+  _globals['_LISTSTUCKRESPONSE']._serialized_start=628
+  _globals['_LISTSTUCKRESPONSE']._serialized_end=699
+  _globals['_INBOXSERVICE']._serialized_start=799
+  _globals['_INBOXSERVICE']._serialized_end=1023
 # @@protoc_insertion_point(module_scope)

@@ -157,6 +157,10 @@ class StuckItem(google.protobuf.message.Message):
     RUN_ID_FIELD_NUMBER: builtins.int
     SINCE_MS_FIELD_NUMBER: builtins.int
     DETAIL_FIELD_NUMBER: builtins.int
+    STEP_KEY_FIELD_NUMBER: builtins.int
+    SLOT_FIELD_NUMBER: builtins.int
+    TOOL_FIELD_NUMBER: builtins.int
+    DISPATCH_FIELD_NUMBER: builtins.int
     kind: builtins.str
     """undelivered_event, dead_letter, run_not_taken_up, unknown_effect, …"""
     run_id: builtins.bytes
@@ -165,6 +169,14 @@ class StuckItem(google.protobuf.message.Message):
     """Since when, milliseconds since the Unix epoch."""
     detail: builtins.str
     """In words."""
+    step_key: builtins.str
+    """On unknown_effect: the step of the effect."""
+    slot: builtins.str
+    """On unknown_effect: its slot."""
+    tool: builtins.str
+    """On unknown_effect: its tool or model."""
+    dispatch: builtins.int
+    """On unknown_effect: number of its newest try; 0: not told."""
     def __init__(
         self,
         *,
@@ -172,8 +184,12 @@ class StuckItem(google.protobuf.message.Message):
         run_id: builtins.bytes = ...,
         since_ms: builtins.int = ...,
         detail: builtins.str = ...,
+        step_key: builtins.str = ...,
+        slot: builtins.str = ...,
+        tool: builtins.str = ...,
+        dispatch: builtins.int = ...,
     ) -> None: ...
-    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["detail", b"detail", "kind", b"kind", "run_id", b"run_id", "since_ms", b"since_ms"]
+    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["detail", b"detail", "dispatch", b"dispatch", "kind", b"kind", "run_id", b"run_id", "since_ms", b"since_ms", "slot", b"slot", "step_key", b"step_key", "tool", b"tool"]
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
 
 Global___StuckItem: typing_extensions.TypeAlias = StuckItem
