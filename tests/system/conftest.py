@@ -1,0 +1,117 @@
+"""One installation for all system tests of a run: six services (the gateway apart), on durable PostgreSQL and etcd."""
+
+import json
+import subprocess
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from threading import Lock, Thread
+
+import pytest
+from runway_sdk.testing import Stack
+
+FLOWS = "tests.system.flows"
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if "tests/system" in str(item.path):
+            item.add_marker(pytest.mark.xdist_group("system"))
+            item.add_marker(pytest.mark.timeout(180))
+
+
+@dataclass
+class Counter:
+    """An HTTP provider that counts what it was asked to do, per path."""
+
+    hits: dict[str, int] = field(default_factory=dict)
+    lock: Lock = field(default_factory=Lock)
+    port: int = 0
+
+    def count(self, path: str) -> int:
+        with self.lock:
+            self.hits[path] = self.hits.get(path, 0) + 1
+            return self.hits[path]
+
+    def total(self, prefix: str) -> int:
+        with self.lock:
+            return sum(count for path, count in self.hits.items() if path.startswith(prefix))
+
+
+@pytest.fixture(scope="session")
+def counter() -> Iterator[Counter]:
+    counting = Counter()
+
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def do_POST(self) -> None:
+            self.rfile.read(int(self.headers.get("Content-Length", "0")))
+            body = json.dumps({"count": counting.count(self.path)}).encode()
+            self.send_response(200)
+            self.send_header("Content-Type", "application/json")
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_: object) -> None:
+            return
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    counting.port = server.server_address[1]
+    thread = Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    yield counting
+    server.shutdown()
+    server.server_close()
+    thread.join()
+
+
+@dataclass
+class Origin:
+    """A bare remote that counts pushes by its own hook."""
+
+    path: Path
+    log: Path
+
+    def pushes(self, branch: str) -> int:
+        text = self.log.read_text() if self.log.exists() else ""
+        return sum(f" refs/heads/{branch}" in line for line in text.splitlines())
+
+    def head(self, branch: str) -> str:
+        command = ["git", "-C", str(self.path), "rev-parse", "--verify", "--quiet", f"refs/heads/{branch}"]
+        return subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip()
+
+
+@pytest.fixture(scope="session")
+def origin(tmp_path_factory: pytest.TempPathFactory) -> Origin:
+    folder = tmp_path_factory.mktemp("origin")
+    path, log = folder / "origin.git", folder / "pushes.log"
+    identity = ["-c", "user.name=t", "-c", "user.email=t@example.invalid", "-c", "commit.gpgsign=false"]
+    work = folder / "work"
+    for command in (
+        ["git", "init", "--quiet", "--initial-branch=main", str(work)],
+        ["git", "-C", str(work), *identity, "commit", "--quiet", "--allow-empty", "-m", "start"],
+        ["git", "clone", "--quiet", "--bare", str(work), str(path)],
+    ):
+        subprocess.run(command, check=True, capture_output=True)
+    hook = path / "hooks" / "post-receive"
+    hook.parent.mkdir(exist_ok=True)
+    hook.write_text(f"#!/bin/sh\ncat >> '{log}'\n")
+    hook.chmod(0o755)
+    return Origin(path, log)
+
+
+@pytest.fixture(scope="session")
+async def stack(tmp_path_factory: pytest.TempPathFactory, origin: Origin, counter: Counter) -> AsyncIterator[Stack]:
+    folder = tmp_path_factory.mktemp("stack")
+    for parent in (folder, *folder.parents):
+        if "pytest" in parent.name:
+            parent.chmod(0o755)
+    environ = {
+        "RUNWAY_GATEWAY_GIT_REMOTES": json.dumps({"origin": {"url": str(origin.path)}}),
+        "RUNWAY_GATEWAY_HTTP_TARGETS": json.dumps({"counter": {"base_url": f"http://127.0.0.1:{counter.port}"}}),
+    }
+    async with Stack.start(folder / "s", environ=environ) as started:
+        yield started

@@ -1,0 +1,93 @@
+"""Workflows of the system tests, small and with short leases."""
+
+import tempfile
+from datetime import timedelta
+from pathlib import Path
+
+from pydantic import BaseModel
+from runway_sdk import Context, Retry, SyncContext, step, workflow
+from runway_sdk.examples.upkeep import git
+
+
+class Push(BaseModel):
+    repository: str
+    branch: str
+
+
+class Bundle(BaseModel):
+    commit: str
+    digest: str
+
+
+QUICK = timedelta(seconds=2)
+
+
+@step(checkpoints=True)
+def prepare(ctx: SyncContext, run: Push) -> Bundle:
+    with tempfile.TemporaryDirectory() as scratch:
+        folder = Path(scratch) / "clone"
+        git(Path(scratch), "clone", "--quiet", "--", run.repository, str(folder))
+        git(folder, "checkout", "--quiet", "-b", run.branch)
+        (folder / "made.txt").write_text(f"by {run.branch}\n")
+        git(folder, "add", "--all")
+        git(folder, "commit", "--quiet", "-m", "made", at="2026-01-01T00:00:00+00:00")
+        git(folder, "bundle", "create", "--quiet", str(folder / "b.bundle"), f"origin/HEAD..{run.branch}")
+        stored = ctx.artifact("b.bundle", folder / "b.bundle")
+        return Bundle(commit=git(folder, "rev-parse", "HEAD"), digest=stored.digest)
+
+
+@step(tools=["git.push"], checkpoints=True, lease_ttl=QUICK, retry=Retry(max_attempts=6, initial=timedelta(milliseconds=50)))
+async def push(ctx: Context, run: Push, prepare: Bundle) -> str:
+    pushed = await ctx.tool(
+        "git.push",
+        {"remote": "origin", "branch": run.branch, "bundle": prepare.digest, "commit": prepare.commit, "expected_old": ""},
+        slot="push",
+    )
+    await ctx.checkpoint({"pushed": pushed.value["commit"]}, boundary="pushed")
+    return str(pushed.value["commit"])
+
+
+pushing = workflow("pushing", steps=[prepare, push], input=Push)
+
+
+class Loop(BaseModel):
+    calls: int
+
+
+@step(tools=["http.request"], lease_ttl=timedelta(seconds=5))
+async def hammer(ctx: Context, run: Loop) -> int:
+    for number in range(run.calls):
+        await ctx.tool(
+            "http.request", {"target": "counter", "method": "POST", "path": f"/hit/{ctx.run_id}/{number}"}, replay="idempotent"
+        )
+    return run.calls
+
+
+hammering = workflow("hammering", steps=[hammer], input=Loop)
+
+
+@step
+async def forever() -> int:
+    import asyncio
+
+    await asyncio.Event().wait()
+    return 1
+
+
+waiting = workflow("waiting", steps=[forever])
+
+
+class Progress(BaseModel):
+    started: list[int]
+
+
+@step(checkpoints=True, lease_ttl=QUICK)
+async def resumes(ctx: Context, run: str) -> Progress:
+    """Checkpoints, dies once where a drill asks for it, and goes on from the checkpoint."""
+    found = await ctx.restore()
+    started = [*(found.state["started"] if found else []), ctx.attempt_number]
+    await ctx.checkpoint({"started": started}, boundary=f"attempt {ctx.attempt_number}")
+    return Progress(started=started)
+
+
+resuming = workflow("resuming", steps=[resumes])

@@ -1,0 +1,112 @@
+"""The command line and grpcurl against a whole installation, as the README shows them."""
+
+import asyncio
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from runway_sdk.examples.hello import flow
+from runway_sdk.testing import Stack
+
+ROOT = Path(__file__).resolve().parents[2]
+BIN = Path(sys.executable).parent
+
+
+async def runway(stack: Stack, *arguments: str, code: int = 0) -> str:
+    environ = {
+        "PATH": "/usr/bin:/bin",
+        "RUNWAY_ADDRESS": stack.target.address,
+        "RUNWAY_API_KEY": stack.target.api_key,
+        "HOME": "/tmp",
+    }
+    done = await asyncio.to_thread(
+        subprocess.run,
+        [str(BIN / "python"), "-m", "libs.cli.main", *arguments],
+        cwd=ROOT,
+        env=environ,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.returncode == code, done.stdout + done.stderr
+    return done.stdout
+
+
+@pytest.mark.requirement("ux.dev")
+async def test_publish_launch_list_describe_watch_events(stack: Stack) -> None:
+    published = json.loads(await runway(stack, "workflow", "publish", "runway_sdk.examples.hello:flow", "-o", "json"))
+    assert published["workflow"].startswith("hello@")
+    async with stack.worker("runway_sdk.examples.hello:flow", worker_id="hello-1"):
+        given = json.dumps({"item": "tea", "pieces": 3})
+        run = json.loads(await runway(stack, "run", "launch", "hello", "-i", given, "--wait", "-o", "json"))
+        assert (run["outcome"], run["output"]) == ("succeeded", "3 x tea for 3.09")
+        run_id = run["run_id"]
+        lines = (await runway(stack, "run", "list", "-o", "jsonl")).splitlines()
+        assert any(json.loads(line)["run_id"] == run_id for line in lines)
+        described = json.loads(await runway(stack, "run", "describe", run_id, "-o", "json"))
+        assert {step["step_key"]: step["state"] for step in described["steps"]} == dict.fromkeys(
+            ("price", "stock", "offer"), "succeeded"
+        )
+        assert len(described["attempts"]) == 3
+        text = await runway(stack, "run", "describe", run_id)
+        assert "price" in text
+        assert "succeeded" in text
+        watched = await runway(stack, "run", "watch", run_id)
+        assert "run.succeeded" in watched
+        events = json.loads(await runway(stack, "run", "events", run_id, "-o", "json"))
+        assert [event["kind"] for event in events][0] == "run.accepted"
+        workers = json.loads(await runway(stack, "worker", "list", "-o", "json"))
+        assert any(worker["worker_id"] == "hello-1" for worker in workers)
+    shards = json.loads(await runway(stack, "shard", "list", "-o", "json"))
+    assert len(shards) == 64
+    assert all(shard["leader"] for shard in shards)
+
+
+async def test_refusals_have_a_sentence_and_an_exit_code(stack: Stack) -> None:
+    await stack.client.publish(flow)
+    await runway(stack, "run", "launch", "hello", "-i", '{"item": 5}', code=1)
+    await runway(stack, "run", "launch", "hello", "-i", "{nonsense", code=2)
+    await runway(stack, "run", "describe", "00000000-0000-7000-8000-000000000000", code=1)
+    await runway(stack, "run", "launch", "hello", "--class", "royal", code=1)
+    run = await stack.client.launch("hello", {"item": "milk", "pieces": 1})
+    answer = json.loads(await runway(stack, "run", "cancel", run.run_id, "--reason", "none left", "-o", "json"))
+    assert answer["phase"] in ("enforced", "quiesced")
+
+
+async def test_reflection_serves_launch_watch_and_cancel_to_grpcurl_and_buf(stack: Stack) -> None:
+    await stack.client.publish(flow)
+    address, key = stack.target.address, f"authorization: Bearer {stack.target.api_key}"
+
+    async def call(*command: str) -> str:
+        done = await asyncio.to_thread(subprocess.run, command, capture_output=True, text=True, timeout=30)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    def grpcurl(method: str, request: object) -> tuple[str, ...]:
+        data = json.dumps(request)
+        service = "runway.launch.v1.LaunchService"
+        return (str(BIN / "grpcurl"), "-plaintext", "-H", key, "-d", data, address, f"{service}/{method}")
+
+    assert "runway.launch.v1.LaunchService" in await call(str(BIN / "grpcurl"), "-plaintext", address, "list")
+    launched = json.loads(await call(*grpcurl("LaunchRun", {"workflow": "hello", "input": {"item": "tea", "pieces": 3}})))
+    run_id = launched["run"]["runId"]
+    cancelled = json.loads(await call(*grpcurl("CancelRun", {"run_id": run_id, "reason": "changed my mind"})))
+    assert cancelled["phase"] in ("CANCEL_PHASE_ENFORCED", "CANCEL_PHASE_QUIESCED")
+    watched = await call(*grpcurl("WatchRun", {"run_id": run_id}))
+    assert "run.cancelled" in watched
+    url = f"http://{address}/runway.launch.v1.LaunchService/GetRun"
+    buf = (
+        str(BIN / "buf"),
+        "curl",
+        "--protocol",
+        "grpc",
+        "--http2-prior-knowledge",
+        "-H",
+        key,
+        "-d",
+        json.dumps({"runId": run_id}),
+        url,
+    )
+    assert json.loads(await call(*buf))["run"]["outcome"] == "cancelled"
