@@ -87,6 +87,11 @@ class ShardElections:
         """Who leads a shard, as last heard."""
         return self.board.leaders.get(shard)
 
+    @property
+    def session_alive(self) -> bool:
+        """Whether the session lives by our own clock: what was won under it may be acted on."""
+        return self._session is not None and self._session.alive
+
     def healthy(self) -> bool:
         """Whether the session lives and etcd has told us who leads what."""
         return self._session is not None and self._session.alive and self.board.synced

@@ -1,0 +1,1 @@
+"""Scheduler: the authority for shards, tickets, leases, attempts and commands."""

@@ -1,0 +1,54 @@
+"""Heartbeats: the leader's memory alone, constant work each. A new token comes when half of the old one's life has passed.
+
+Can go wrong: a beat for a shard that this process does not lead (UNKNOWN: the worker goes on until its TTL passes), or one that
+keeps alive what was fenced (`domain.lease.beat` extends the exact fence only).
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from libs.kernel.ids import shard_of
+from libs.telemetry.catalogue import HEARTBEATS, ZOMBIES_REFUSED
+from services.scheduler.app.book import Book, Heard
+from services.scheduler.domain.lease import Answer, Beat, beat
+from services.scheduler.ports import Ports, Signed
+
+_COUNTERS = {answer: HEARTBEATS.labels(answer.name.lower()) for answer in Answer}
+
+
+@dataclass(frozen=True, slots=True)
+class Beaten:
+    """The answer to one heartbeat."""
+
+    answer: Answer
+    signed: Signed | None = None
+
+
+def beat_attempts(ports: Ports, book: Book, worker_id: str, tenant: str, project: str, beats: Sequence[Beat]) -> list[Beaten]:
+    """One answer per heartbeat, in order."""
+    now_ms = ports.clock.monotonic_ms()
+    led = book.led({shard_of(said.run_id) for said in beats})
+    nothing = frozenset[str]()
+    book.see_worker(Heard(tenant, project, worker_id, nothing, nothing, ports.clock.now_ms()))
+    answers: list[Beaten] = []
+    for said in beats:
+        if shard_of(said.run_id) not in led:
+            answers.append(Beaten(Answer.UNKNOWN))
+            continue
+        lease = book.leases.get(said.key)
+        answer = beat(lease, said, tenant, project, now_ms)
+        signed: Signed | None = None
+        if answer is Answer.LIVE and lease is not None:
+            book.heard += 1
+            if now_ms >= lease.renew_ms:
+                signed = ports.tokens.sign(lease, lease.epoch)
+                lease.renew_ms = now_ms + ports.limits.token_life_ms // 2
+        elif answer is Answer.FENCED and (said.key, said.attempt_id) in book.stopped:
+            answer = Answer.CANCELLED
+        answers.append(Beaten(answer, signed))
+    for answered in answers:
+        _COUNTERS[answered.answer].inc()
+    fenced = sum(answered.answer is Answer.FENCED for answered in answers)
+    if fenced:
+        ZOMBIES_REFUSED.labels("scheduler").inc(fenced)
+    return answers

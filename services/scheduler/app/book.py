@@ -1,0 +1,351 @@
+"""The leader's memory: what is ready, what is leased, who waits, and under which epochs this process leads. No I/O.
+
+Authoritative for nothing: every row decides again in its commit. It is rebuilt from the tables when a shard is won and dropped
+when it is lost. Can go wrong: memory that outlives leadership. `epoch` answers only while the election's session lives, and
+whoever comes back from a commit compares the epoch again before he writes here.
+"""
+
+import asyncio
+import bisect
+from collections import OrderedDict
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from uuid import UUID
+
+from libs.kernel.clock import Clock
+from libs.kernel.epochs import Mode, StepFence
+from libs.kernel.ids import shard_of
+from services.scheduler.domain.expiry import Hold
+from services.scheduler.domain.lease import Lease
+from services.scheduler.domain.planner import Candidate, Poll, urgency
+from services.scheduler.domain.ticket import Key, TicketRow, TicketState
+from services.scheduler.ports import GateState, Limits
+
+_REMEMBERED = 50_000
+
+
+class Recent:
+    """A set that forgets its oldest members."""
+
+    def __init__(self, size: int = _REMEMBERED) -> None:
+        self._size = size
+        self._items: OrderedDict[object, None] = OrderedDict()
+
+    def add(self, item: object) -> None:
+        """Remembers."""
+        self._items[item] = None
+        self._items.move_to_end(item)
+        if len(self._items) > self._size:
+            self._items.popitem(last=False)
+
+    def discard(self, item: object) -> None:
+        """Forgets."""
+        self._items.pop(item, None)
+
+    def clear(self) -> None:
+        """Forgets everything."""
+        self._items.clear()
+
+    def __contains__(self, item: object) -> bool:
+        return item in self._items
+
+
+@dataclass(frozen=True, slots=True)
+class Ready:
+    """A ticket that may be granted, and what the grant compares."""
+
+    candidate: Candidate
+    shard: int
+    ticket_sequence: int
+    lease_epoch: int
+    row: TicketRow
+    since_ms: int
+
+    @property
+    def place(self) -> tuple[tuple[int, int, int], int]:
+        """Where it stands in its bucket."""
+        return (urgency(self.candidate), self.candidate.order)
+
+
+class ReadyIndex:
+    """Ready tickets by who could take them, each bucket in order."""
+
+    def __init__(self) -> None:
+        self._by_key: dict[Key, Ready] = {}
+        self._buckets: dict[tuple[str, str, str, frozenset[str]], list[Ready]] = {}
+        self._of_handler: dict[tuple[str, str], set[tuple[str, str, str, frozenset[str]]]] = {}
+
+    def __len__(self) -> int:
+        return len(self._by_key)
+
+    def __iter__(self) -> Iterator[Ready]:
+        return iter(self._by_key.values())
+
+    def get(self, key: Key) -> Ready | None:
+        """A ticket that is here."""
+        return self._by_key.get(key)
+
+    def add(self, ready: Ready) -> None:
+        """Puts a ticket in its place; a former one of the step goes."""
+        self.remove(ready.candidate.key)
+        self._by_key[ready.candidate.key] = ready
+        name = _bucket(ready.candidate)
+        bucket = self._buckets.get(name)
+        if bucket is None:
+            bucket = self._buckets[name] = []
+            self._of_handler.setdefault((ready.candidate.tenant, ready.candidate.handler), set()).add(name)
+        bisect.insort(bucket, ready, key=lambda item: item.place)
+
+    def remove(self, key: Key) -> Ready | None:
+        """Takes a ticket out."""
+        ready = self._by_key.pop(key, None)
+        if ready is None:
+            return None
+        name = _bucket(ready.candidate)
+        bucket = self._buckets[name]
+        index = bisect.bisect_left(bucket, ready.place, key=lambda item: item.place)
+        del bucket[index]
+        if not bucket:
+            del self._buckets[name]
+            of_handler = self._of_handler[(ready.candidate.tenant, ready.candidate.handler)]
+            of_handler.discard(name)
+            if not of_handler:
+                del self._of_handler[(ready.candidate.tenant, ready.candidate.handler)]
+        return ready
+
+    def for_polls(self, polls: Collection[Poll]) -> list[Candidate]:
+        """The snapshot of a claim cycle: of each bucket that some poll can serve, as many as all polls could take."""
+        slots = sum(poll.slots for poll in polls)
+        names = {
+            name
+            for poll in polls
+            for handler in poll.handlers
+            for name in self._of_handler.get((poll.tenant, handler), ())
+            if (not poll.project or poll.project == name[1]) and name[3] <= poll.labels
+        }
+        return [ready.candidate for name in names for ready in self._buckets[name][:slots]]
+
+
+def _bucket(candidate: Candidate) -> tuple[str, str, str, frozenset[str]]:
+    return (candidate.tenant, candidate.project, candidate.handler, candidate.requires)
+
+
+def _unlist(index: dict[UUID, set[Key]], name: UUID, key: Key) -> None:
+    keys = index.get(name)
+    if keys is not None:
+        keys.discard(key)
+        if not keys:
+            del index[name]
+
+
+@dataclass(slots=True)
+class Heard:
+    """A worker process seen here. Handlers are known once it claimed here."""
+
+    tenant: str
+    project: str
+    worker_id: str
+    handlers: frozenset[str]
+    capabilities: frozenset[str]
+    seen_ms: int
+
+
+@dataclass(slots=True)
+class Book:
+    """All of it."""
+
+    clock: Clock
+    limits: Limits
+    alive: Callable[[], bool]
+    incarnation: int = 0
+    epochs: dict[int, int] = field(default_factory=dict)
+    ready: ReadyIndex = field(default_factory=ReadyIndex)
+    parked: dict[Key, Ready] = field(default_factory=dict)
+    leases: dict[Key, Lease] = field(default_factory=dict)
+    awaited: set[Key] = field(default_factory=set)
+    """Tickets whose end is under way, or whose last end is not acknowledged: looked at again in the table."""
+    cold: set[UUID] = field(default_factory=set)
+    """Runs whose gate must be read before anything of them is granted."""
+    warm: Recent = field(default_factory=Recent)
+    """Runs whose gate was read in this incarnation."""
+    started: Recent = field(default_factory=Recent)
+    """Runs whose first lease was told."""
+    stopped: Recent = field(default_factory=Recent)
+    """(step, attempt) that were stopped with their run: told so when they beat again."""
+    workers: dict[tuple[str, str], Heard] = field(default_factory=dict)
+    wake: asyncio.Event = field(default_factory=asyncio.Event)
+    """Something may be granted now."""
+    hold: Hold = field(default_factory=Hold)
+    heard: int = 0
+    database_ms: float = 0.0
+    birth: int = 0
+    """Incarnation in which the database was first used."""
+    obey: set[UUID] = field(default_factory=set)
+    """Runs whose gate was raised, to be acted upon now."""
+    raised: asyncio.Event = field(default_factory=asyncio.Event)
+    """`obey` has something."""
+    on_deposed: Callable[[], None] = lambda: None
+    """Campaigns anew."""
+    order: int = 0
+    _of_run: dict[UUID, set[Key]] = field(default_factory=dict)
+    _of_claim: dict[UUID, set[Key]] = field(default_factory=dict)
+
+    def deposed(self, shards: Collection[int]) -> None:
+        """Another epoch is in these shards' rows: what we remember of them is void, and we must campaign anew."""
+        self.drop(shards)
+        self.on_deposed()
+
+    def took(self, ms: float) -> None:
+        """The last commit's time, kept until a sweep has weighed it."""
+        self.database_ms = max(self.database_ms, ms)
+
+    def gate_raised(self, run_id: UUID, gate: GateState) -> None:
+        """A raise was committed in this process: leases of a closed run are stopped in memory at once."""
+        self.obey.add(run_id)
+        self.raised.set()
+        if gate.mode is Mode.CLOSED:
+            for lease in self.leases_of(run_id):
+                lease.stopping = True
+
+    def leases_of(self, run_id: UUID) -> list[Lease]:
+        """Live leases of a run."""
+        return [self.leases[key] for key in self._of_run.get(run_id, ()) if key in self.leases]
+
+    def leases_of_claim(self, claim_id: UUID) -> list[Lease]:
+        """Live leases that a claim got."""
+        return [self.leases[key] for key in self._of_claim.get(claim_id, ()) if key in self.leases]
+
+    def epoch(self, shard: int) -> int | None:
+        """The epoch under which this process leads a shard now."""
+        return self.epochs.get(shard) if self.alive() else None
+
+    def led(self, shards: Iterable[int]) -> dict[int, int]:
+        """Epochs of those of these shards that are led here now."""
+        if not self.alive():
+            return {}
+        return {shard: self.epochs[shard] for shard in shards if shard in self.epochs}
+
+    def still(self, shard: int, epoch: int) -> bool:
+        """Whether memory is still of the leadership under which something was committed."""
+        return self.epochs.get(shard) == epoch
+
+    def drop(self, shards: Collection[int]) -> None:
+        """Forgets what belongs to these shards."""
+        gone = set(shards)
+        for shard in gone:
+            self.epochs.pop(shard, None)
+        for key in [ready.candidate.key for ready in self.ready if ready.shard in gone]:
+            self.ready.remove(key)
+        self.parked = {key: ready for key, ready in self.parked.items() if ready.shard not in gone}
+        for key in [key for key, lease in self.leases.items() if lease.shard in gone]:
+            self.forget(key)
+        self.awaited = {key for key in self.awaited if shard_of(key[0]) not in gone}
+
+    def put_row(self, row: TicketRow, gate: GateState | None) -> None:
+        """Notes an open ticket as its row stands."""
+        self.forget(row.key)
+        if row.state is TicketState.LEASED:
+            self.add_lease(self.lease_of(row, gate))
+        elif row.state is TicketState.ENDING:
+            self.awaited.add(row.key)
+        elif row.state is TicketState.READY:
+            if not row.grantable(self.incarnation):
+                self.awaited.add(row.key)
+                return
+            ready = self._ready(row)
+            if gate is not None and gate.mode is not Mode.OPEN:
+                self.parked[row.key] = ready
+                return
+            if gate is None or gate.stamp != self.incarnation:
+                self.cold.add(row.run_id)
+            self.ready.add(ready)
+            self.wake.set()
+
+    def add_lease(self, lease: Lease) -> None:
+        """A live lease."""
+        self.leases[lease.key] = lease
+        self._of_run.setdefault(lease.run_id, set()).add(lease.key)
+        self._of_claim.setdefault(lease.claim_id, set()).add(lease.key)
+
+    def forget(self, key: Key) -> None:
+        """Nothing of this step is known here any more."""
+        self.ready.remove(key)
+        self.parked.pop(key, None)
+        self.awaited.discard(key)
+        lease = self.leases.pop(key, None)
+        if lease is not None:
+            _unlist(self._of_run, key[0], key)
+            _unlist(self._of_claim, lease.claim_id, key)
+
+    def lease_of(self, row: TicketRow, gate: GateState | None) -> Lease:
+        """A live lease found in the table: it gets a full TTL of grace."""
+        spent_ms = min(max(0, self.clock.now_ms() - row.leased_ms), row.contract.timeout_ms)
+        return self.new_lease(row, row.fence, gate.epoch if gate else 0, beaten=True, spent_ms=spent_ms)
+
+    def new_lease(self, row: TicketRow, fence: StepFence, epoch: int, *, beaten: bool = False, spent_ms: int = 0) -> Lease:
+        """A lease under this fence."""
+        now_ms = self.clock.monotonic_ms()
+        contract = row.contract
+        wanted_ms = contract.lease_ttl_ms or self.limits.lease_ttl_ms
+        return Lease(
+            run_id=row.run_id,
+            step_key=row.step_key,
+            shard=row.shard,
+            fence=fence,
+            ticket_sequence=row.ticket_sequence,
+            tenant=row.tenant,
+            project=row.project,
+            worker_id=row.worker_id,
+            claim_id=row.claim_id,
+            contract=contract,
+            workflow_digest=row.workflow_digest,
+            attempt_number=row.attempt_number,
+            run_class=row.run_class,
+            deadline_ms=row.deadline_ms,
+            epoch=epoch,
+            mode=Mode.OPEN,
+            ttl_ms=min(wanted_ms, self.limits.longest_lease_ttl_ms),
+            granted_ms=now_ms,
+            heard_ms=now_ms,
+            beaten=beaten,
+            ends_ms=now_ms + contract.timeout_ms - spent_ms if contract.timeout_ms else None,
+            renew_ms=now_ms + self.limits.token_life_ms // 2 if not beaten else now_ms,
+        )
+
+    def _ready(self, row: TicketRow) -> Ready:
+        self.order += 1
+        candidate = Candidate(
+            key=row.key,
+            tenant=row.tenant,
+            project=row.project,
+            run_class=row.run_class,
+            priority=row.priority,
+            deadline_ms=row.deadline_ms,
+            handler=row.contract.handler,
+            requires=row.contract.requires,
+            order=self.order,
+        )
+        return Ready(candidate, row.shard, row.ticket_sequence, row.fence.lease_epoch, row, self.clock.monotonic_ms())
+
+    def unpark(self, keys: Iterable[Key]) -> None:
+        """Tickets whose gate or scope may be open again."""
+        for key in list(keys):
+            ready = self.parked.pop(key, None)
+            if ready is not None:
+                self.ready.add(ready)
+                self.wake.set()
+
+    def see_worker(self, heard: Heard) -> None:
+        """A worker process was heard of."""
+        known = self.workers.get((heard.tenant, heard.worker_id))
+        if known is not None and not heard.handlers:
+            known.seen_ms = heard.seen_ms
+            return
+        self.workers[(heard.tenant, heard.worker_id)] = heard
+
+    def waiting_by_class(self) -> Mapping[int, int]:
+        """Ready tickets by class, for metrics."""
+        counts: dict[int, int] = {}
+        for ready in self.ready:
+            counts[ready.candidate.run_class] = counts.get(ready.candidate.run_class, 0) + 1
+        return counts

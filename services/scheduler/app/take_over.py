@@ -1,0 +1,129 @@
+"""Becoming a shard's leader: confirmed in its row, then its tickets into memory.
+
+Live leases keep the tuple they were granted under and get a full TTL of grace, within one incarnation of the database; what an
+earlier one granted ends as lost, and every fence that it issued is raised again, whatever is noted of it.
+
+Can go wrong: etcd was restored to the past, or emptied, so that its epochs are smaller than the row's. The row refuses;
+the shard has no leader until an operator raises its generation (a setting does it in development).
+"""
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+
+from libs.kernel.epochs import Mode
+from libs.telemetry.catalogue import SHARDS_LED, TAKEOVERS
+from libs.telemetry.logs import get_logger
+from services.scheduler.app.book import Book
+from services.scheduler.app.ends import write_ends
+from services.scheduler.domain.ending import SUPERSEDED, Ending
+from services.scheduler.domain.ticket import End, TicketRow, TicketState
+from services.scheduler.ports import GateState, NewestRevision, Ports
+
+log = get_logger(__name__)
+BATCH = 500
+
+
+@dataclass(frozen=True, slots=True)
+class Candidacy:
+    """As whom this process leads, and what it may do where etcd was lost."""
+
+    holder: str
+    address: str
+    reset_lost_etcd: bool
+
+
+async def take_over(ports: Ports, book: Book, won: Mapping[int, int], candidacy: Candidacy, newest: NewestRevision) -> set[int]:
+    """Shards whose leadership the database confirmed; memory of them is whole."""
+    now_ms = ports.clock.now_ms()
+    epochs, incarnation = await ports.db.confirm(won, candidacy.holder, candidacy.address, now_ms)
+    behind = sorted(set(won) - set(epochs))
+    if behind:
+        epochs |= await _reset(ports, {shard: won[shard] for shard in behind}, candidacy, newest, now_ms)
+    if not epochs:
+        return set()
+    _enter(book, incarnation, await ports.db.birth())
+    book.drop(epochs)
+    async with ports.db.commit(epochs, (), incarnation=incarnation) as tx:
+        opened = await tx.open_rows(set(epochs) - tx.deposed)
+    epochs = {shard: epoch for shard, epoch in epochs.items() if shard not in tx.deposed}
+    book.epochs |= epochs
+    old = [row for row, _ in opened if _is_old(row, incarnation)]
+    for row, gate in opened:
+        if not _is_old(row, incarnation):
+            book.put_row(row, gate)
+            if gate is not None and gate.mode is not Mode.OPEN:
+                book.obey.add(row.run_id)
+                book.raised.set()
+    for start in range(0, len(old), BATCH):
+        await _heal(ports, book, old[start : start + BATCH], epochs, dict_of_gates(opened))
+    book.wake.set()
+    TAKEOVERS.labels("confirmed").inc(len(epochs))
+    SHARDS_LED.set(len(book.epochs))
+    log.info("shards taken over", shards=len(epochs), tickets=len(opened), raised_again=len(old))
+    return set(epochs)
+
+
+def dict_of_gates(opened: Sequence[tuple[TicketRow, GateState | None]]) -> dict[object, GateState | None]:
+    """Gates by run."""
+    return {row.run_id: gate for row, gate in opened}
+
+
+def _enter(book: Book, incarnation: int, birth: int) -> None:
+    """Another incarnation of the database: nothing that was remembered of the former one counts."""
+    book.birth = birth
+    if book.incarnation == incarnation:
+        return
+    book.drop(list(book.epochs))
+    book.warm.clear()
+    book.started.clear()
+    book.incarnation = incarnation
+
+
+def _is_old(row: TicketRow, incarnation: int) -> bool:
+    if row.state is TicketState.LEASED:
+        return row.incarnation != incarnation
+    return row.must_be_raised(incarnation)
+
+
+async def _heal(
+    ports: Ports, book: Book, old: list[TicketRow], epochs: dict[int, int], gates: Mapping[object, GateState | None]
+) -> None:
+    now_ms = ports.clock.now_ms()
+    async with ports.db.commit(epochs, {row.run_id for row in old}, incarnation=book.incarnation) as tx:
+        mine = [row for row in old if row.shard in epochs and row.shard not in tx.deposed]
+        live = [row for row in mine if row.state is TicketState.LEASED]
+        endings = [Ending(row.run_id, row.step_key, row.fence, End.LOST, SUPERSEDED) for row in live]
+        rows = await write_ends(ports, tx, endings, epochs, now_ms)
+        raised = await tx.raise_anew([row.key for row in mine if row.state is not TicketState.LEASED], epochs)
+        again = await tx.rows(raised)
+        await tx.send([n for r in again.values() for n in ports.notices.raises(r.key, r.fence, r.raise_need)], now_ms)
+    for row in (*rows.values(), *again.values()):
+        if book.still(row.shard, epochs[row.shard]):
+            book.put_row(row, gates.get(row.run_id))
+
+
+async def _reset(
+    ports: Ports, won: Mapping[int, int], candidacy: Candidacy, newest: NewestRevision, now_ms: int
+) -> dict[int, int]:
+    """Rows ahead of our election: another leader was faster, or etcd was lost. Only the second is a matter for a reset."""
+    TAKEOVERS.labels("refused").inc(len(won))
+    if not candidacy.reset_lost_etcd:
+        log.error(
+            "shards refuse this leader: their rows are ahead of etcd, which was restored or emptied, or another leader won",
+            shards=sorted(won),
+            remedy="if etcd was lost: set RUNWAY_SCHEDULER_RESET_LOST_ETCD=true and restart one scheduler",
+        )
+        return {}
+    raised = await ports.db.raise_generation(won, await newest(), candidacy.holder, now_ms)
+    if not raised:
+        return {}
+    log.warning("etcd was lost: generations of shards raised", shards=sorted(raised))
+    TAKEOVERS.labels("reset").inc(len(raised))
+    again = {shard: won[shard] for shard in raised}
+    return (await ports.db.confirm(again, candidacy.holder, candidacy.address, now_ms))[0]
+
+
+def give_up(book: Book, shards: Collection[int]) -> None:
+    """Leadership ended: memory of these shards is void."""
+    book.drop(shards)
+    SHARDS_LED.set(len(book.epochs))

@@ -1,0 +1,90 @@
+"""Builds the events that the scheduler sends. Implements `ports.Notices`; every event carries the trace that caused it."""
+
+from uuid import UUID
+
+from runway.events.v1 import events_pb2
+from runway.internal.fence.v1 import fence_pb2
+
+from libs.kernel.epochs import StepFence
+from libs.kernel.ids import IdSource
+from libs.outbox import RAISE_KIND
+from libs.telemetry.traces import traceparent
+from services.scheduler.domain.ending import Finished
+from services.scheduler.domain.ticket import OWN_POINT, POINT_NAMES, Key
+from services.scheduler.ports import Command, Holder, Notice
+
+_TO_READINESS = frozenset({events_pb2.COMMAND_KIND_EXPAND, events_pb2.COMMAND_KIND_WAIT})
+
+
+class EventNotices:
+    """Stateless but for where ids come from."""
+
+    def __init__(self, ids: IdSource) -> None:
+        self._ids = ids
+
+    def _event(self, run_id: UUID, receiver: str, kind: str, event: events_pb2.Event, now_ms: int) -> Notice:
+        event.event_id = self._ids.random128().bytes
+        event.at_ms = now_ms
+        event.traceparent = traceparent()
+        return Notice(receiver, kind, run_id, event.SerializeToString())
+
+    def first_lease(self, run_id: UUID, now_ms: int) -> Notice:
+        """FirstLease → launch."""
+        fact = events_pb2.FirstLease(run_id=run_id.bytes, leased_at_ms=now_ms)
+        return self._event(run_id, "launch", "first_lease", events_pb2.Event(first_lease=fact), now_ms)
+
+    def finished(self, fact: Finished, now_ms: int) -> Notice:
+        """AttemptFinished → readiness."""
+        failure = fact.failure
+        said = events_pb2.AttemptFinished(
+            run_id=fact.run_id.bytes,
+            step_key=fact.step_key,
+            ticket_sequence=fact.ticket_sequence,
+            attempt_id=fact.attempt_id.bytes,
+            lease_epoch=fact.lease_epoch,
+            authority_epoch=fact.authority_epoch,
+            end=events_pb2.AttemptEnd.ValueType(int(fact.end)),
+            output=fact.output,
+            failure=events_pb2.Failure(failure_class=failure.failure_class, message=failure.message, type=failure.type)
+            if failure
+            else None,
+            unresolved_slots=list(fact.unresolved),
+            unresolved_versions=list(fact.unresolved.values()),
+            worker=fact.worker_id,
+            ended_at_ms=fact.ended_ms,
+        )
+        return self._event(fact.run_id, "readiness", "attempt_finished", events_pb2.Event(attempt_finished=said), now_ms)
+
+    def raises(self, key: Key, fence: StepFence, points: int) -> list[Notice]:
+        """One raise per point."""
+        step = fence_pb2.StepFence(
+            run_id=key[0].bytes,
+            step_key=key[1],
+            authority_epoch=fence.authority_epoch,
+            lease_epoch=fence.lease_epoch,
+            attempt_id=fence.attempt_id.bytes,
+        )
+        return [
+            Notice(name, RAISE_KIND, key[0], fence_pb2.RaiseFencesRequest(service=name, steps=[step]).SerializeToString())
+            for bit, name in POINT_NAMES.items()
+            if points & bit
+        ]
+
+    def quiesced(self, run_id: UUID, epoch: int, incarnation: int, now_ms: int) -> Notice:
+        """PointQuiesced → launch."""
+        fact = events_pb2.PointQuiesced(run_id=run_id.bytes, point=OWN_POINT, epoch=epoch, incarnation=incarnation)
+        return self._event(run_id, "launch", "point_quiesced", events_pb2.Event(point_quiesced=fact), now_ms)
+
+    def command(self, holder: Holder, command: Command, now_ms: int) -> Notice:
+        """CommandRecorded → readiness or launch."""
+        fact = events_pb2.CommandRecorded(
+            run_id=holder.run_id.bytes,
+            step_key=holder.step_key,
+            slot=command.slot,
+            kind=events_pb2.CommandKind.ValueType(command.kind),
+            payload=command.payload,
+            attempt_id=holder.fence.attempt_id.bytes,
+            lease_epoch=holder.fence.lease_epoch,
+        )
+        receiver = "readiness" if command.kind in _TO_READINESS else "launch"
+        return self._event(holder.run_id, receiver, "command_recorded", events_pb2.Event(command_recorded=fact), now_ms)

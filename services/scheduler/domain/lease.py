@@ -1,0 +1,87 @@
+"""Authoritative for what a heartbeat means: a live lease in the leader's memory, and the answer to one that beats.
+
+Can go wrong: a heartbeat that keeps alive what is no longer wanted. Only the exact fence of a lease that is not stopping is
+extended. Times are the leader's own monotonic milliseconds; another process' clock is never compared.
+"""
+
+from dataclasses import dataclass
+from enum import IntEnum
+from uuid import UUID
+
+from libs.kernel.epochs import Mode, StepFence
+from services.scheduler.domain.ticket import Contract, Key
+
+
+class Answer(IntEnum):
+    """The numbers of runway.scheduler.v1.LeaseStatus."""
+
+    LIVE = 1
+    FENCED = 2
+    CANCELLED = 3
+    UNKNOWN = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Beat:
+    """One attempt that says it is alive."""
+
+    run_id: UUID
+    step_key: str
+    attempt_id: UUID
+    lease_epoch: int
+
+    @property
+    def key(self) -> Key:
+        """Its step."""
+        return (self.run_id, self.step_key)
+
+
+@dataclass(slots=True)
+class Lease:
+    """A live lease. Memory of the shard's leader; rebuilt from its row on takeover, with a full TTL of grace."""
+
+    run_id: UUID
+    step_key: str
+    shard: int
+    fence: StepFence
+    ticket_sequence: int
+    tenant: str
+    project: str
+    worker_id: str
+    claim_id: UUID
+    contract: Contract
+    workflow_digest: bytes
+    attempt_number: int
+    run_class: int
+    deadline_ms: int
+    epoch: int
+    mode: Mode
+    ttl_ms: int
+    granted_ms: int
+    heard_ms: int
+    beaten: bool
+    ends_ms: int | None
+    renew_ms: int
+    stopping: bool = False
+
+    @property
+    def key(self) -> Key:
+        """Its step."""
+        return (self.run_id, self.step_key)
+
+    def belongs_to(self, tenant: str, project: str) -> bool:
+        """Whether a key of this tenant and project may speak for it."""
+        return self.tenant == tenant and (not project or self.project == project)
+
+
+def beat(lease: Lease | None, said: Beat, tenant: str, project: str, now_ms: int) -> Answer:
+    """Judges one heartbeat; a live lease is heard of."""
+    if lease is None or not lease.belongs_to(tenant, project):
+        return Answer.FENCED
+    if lease.fence.attempt_id != said.attempt_id or lease.fence.lease_epoch != said.lease_epoch:
+        return Answer.FENCED
+    if lease.stopping:
+        return Answer.CANCELLED
+    lease.heard_ms = now_ms
+    lease.beaten = True
+    return Answer.LIVE

@@ -1,0 +1,159 @@
+"""Authoritative for what a ticket, a contract and an end are. Pure values.
+
+A step's fence counts grants and ends: odd lease epochs are or were granted, even ones are ends.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import IntEnum
+from uuid import UUID
+
+from libs.kernel.epochs import StepFence
+from libs.kernel.ids import NIL, shard_of
+
+POINT_GATEWAY = 1
+POINT_CHECKPOINT = 2
+POINT_NAMES: Mapping[int, str] = {POINT_GATEWAY: "gateway", POINT_CHECKPOINT: "checkpoint"}
+POINT_BITS: Mapping[str, int] = {name: bit for bit, name in POINT_NAMES.items()}
+OWN_POINT = "scheduler"
+
+Key = tuple[UUID, str]
+"""A step: its run and its key."""
+
+
+class TicketState(IntEnum):
+    """ready → leased → (ending →) done; ready → revoked."""
+
+    READY = 1
+    LEASED = 2
+    ENDING = 3
+    DONE = 4
+    REVOKED = 5
+
+
+class End(IntEnum):
+    """How an attempt ended; the numbers of runway.events.v1.AttemptEnd."""
+
+    NONE = 0
+    SUCCEEDED = 1
+    FAILED = 2
+    YIELDED = 3
+    TIMED_OUT = 4
+    CANCELLED = 5
+    LOST = 6
+    UNCERTAIN = 7
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """What went wrong."""
+
+    failure_class: str
+    message: str
+    type: str
+
+
+@dataclass(frozen=True, slots=True)
+class Contract:
+    """What the step's attempts may do and need."""
+
+    handler: str
+    timeout_ms: int
+    lease_ttl_ms: int
+    tools: tuple[str, ...]
+    models: tuple[str, ...]
+    requires: frozenset[str]
+    points: int
+
+    @property
+    def point_names(self) -> tuple[str, ...]:
+        """Services that the step may touch; the scheduler always."""
+        return (*(name for bit, name in POINT_NAMES.items() if self.points & bit), OWN_POINT)
+
+
+@dataclass(frozen=True, slots=True)
+class Ticket:
+    """A step that waits for a worker, as readiness says it."""
+
+    run_id: UUID
+    step_key: str
+    ticket_sequence: int
+    tenant: str
+    project: str
+    run_class: int
+    priority: int
+    deadline_ms: int
+    contract: Contract
+    input: bytes
+    workflow_digest: bytes
+    attempt_number: int
+    epoch: int
+    traceparent: str
+
+    @property
+    def key(self) -> Key:
+        """Its step."""
+        return (self.run_id, self.step_key)
+
+    @property
+    def shard(self) -> int:
+        """The shard of its run."""
+        return shard_of(self.run_id)
+
+
+@dataclass(frozen=True, slots=True)
+class TicketRow:
+    """A ticket as its row stands, without its input."""
+
+    run_id: UUID
+    step_key: str
+    state: TicketState
+    ticket_sequence: int
+    tenant: str
+    project: str
+    run_class: int
+    priority: int
+    deadline_ms: int
+    contract: Contract
+    workflow_digest: bytes
+    attempt_number: int
+    enqueued_ms: int
+    fence: StepFence
+    incarnation: int
+    raise_need: int
+    worker_id: str
+    claim_id: UUID
+    leased_ms: int
+    ended_attempt: UUID
+    ended_authority: int
+    ended_lease: int
+    ended_ms: int
+    end: End
+    failure: Failure | None
+    report: bytes
+    unresolved: Mapping[str, int]
+
+    @property
+    def key(self) -> Key:
+        """Its step."""
+        return (self.run_id, self.step_key)
+
+    @property
+    def shard(self) -> int:
+        """The shard of its run."""
+        return shard_of(self.run_id)
+
+    def must_be_raised(self, incarnation: int) -> bool:
+        """Whether its fence was issued by an earlier incarnation: what that one granted may be lost to us."""
+        return self.contract.points != 0 and self.incarnation != incarnation
+
+    def grantable(self, incarnation: int) -> bool:
+        """Whether the next grant is safe: its last end is acknowledged by every point it touches, in this incarnation."""
+        if self.state is not TicketState.READY:
+            return False
+        return self.contract.points == 0 or (self.incarnation == incarnation and self.raise_need == 0)
+
+
+def end_fence(lease_epoch: int, authority_epoch: int) -> StepFence:
+    """The fence that ends whatever was granted up to `lease_epoch`: even, greater, held by nobody."""
+    return StepFence(authority_epoch, lease_epoch + (1 if lease_epoch % 2 else 2), NIL)

@@ -1,0 +1,203 @@
+"""The scheduler's timers, each calling one verb; and what of it does not move."""
+
+import asyncio
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+from runway.internal.inbox.v1 import inbox_pb2
+
+from libs.kernel.ids import NIL
+from libs.pg import Database
+from libs.runtime.sender import stuck_outbox
+from libs.runtime.service import Every, Loop
+from libs.telemetry.catalogue import LEASES_LIVE, SWEEPS_HELD, TICKETS_WAITING
+from libs.telemetry.logs import get_logger
+from services.scheduler.app.acknowledge_raises import look_at_awaited
+from services.scheduler.app.book import Book
+from services.scheduler.app.claim_attempts import CLASS_NAMES, ClaimDesk, reconsider_parked
+from services.scheduler.app.end_attempts import end_attempts
+from services.scheduler.app.obey_gates import look_for_raises
+from services.scheduler.domain.expiry import Evidence, sweep
+from services.scheduler.domain.ticket import POINT_NAMES
+from services.scheduler.ports import Ports
+from services.scheduler.settings import SchedulerSettings
+
+log = get_logger(__name__)
+KEY_KEEP_MS = 86_400_000
+WORKER_KEEP_MS = 86_400_000
+
+
+class Doubts(Protocol):
+    """Evidence against ourselves that the process gathers."""
+
+    @property
+    def loop_lag_ms(self) -> float:
+        """How late our timers are."""
+        ...
+
+
+class HouseKeeping(Protocol):
+    """What is written down now and then."""
+
+    async def put_workers(self, workers: list[tuple[str, str, str, str, str, int]]) -> None:
+        """Workers seen."""
+        ...
+
+    async def forget_workers(self, before_ms: int) -> None:
+        """Workers not seen for long."""
+        ...
+
+    async def put_key(self, key_id: bytes, public_key: bytes, now_ms: int) -> None:
+        """Our key, once more."""
+        ...
+
+    async def forget_keys(self, before_ms: int) -> None:
+        """Keys of processes that are gone."""
+        ...
+
+
+class Expiry:
+    """Ends silent leases. `sweep` decides; this gathers what speaks against ourselves and commits."""
+
+    def __init__(self, ports: Ports, book: Book, doubts: Doubts) -> None:
+        self._ports = ports
+        self._book = book
+        self._doubts = doubts
+
+    async def run(self) -> None:
+        """One sweep."""
+        book, limits = self._book, self._ports.limits
+        evidence = Evidence(self._doubts.loop_lag_ms, book.database_ms, 0.0, book.heard)
+        book.database_ms, book.heard = 0.0, 0
+        now_ms = self._ports.clock.monotonic_ms()
+        live = [lease for lease in book.leases.values() if book.epoch(lease.shard) is not None]
+        found = sweep(live, now_ms, limits.first_beat_ms, limits.lease_ttl_ms, evidence, book.hold)
+        if found.held and found.hold != book.hold:
+            SWEEPS_HELD.inc()
+            log.warning("an expiry sweep is held: the evidence is against ourselves", evidence=str(evidence))
+        book.hold = found.hold
+        await end_attempts(self._ports, book, found.endings)
+
+
+def loops(
+    ports: Ports,
+    control: Ports,
+    book: Book,
+    desk: ClaimDesk,
+    house: HouseKeeping,
+    doubts: Doubts,
+    key: tuple[bytes, bytes],
+    settings: SchedulerSettings,
+) -> list[Every | Loop]:
+    """What runs while the scheduler serves."""
+    expiry = Expiry(control, book, doubts)
+
+    async def obey() -> None:
+        while True:
+            try:
+                async with asyncio.timeout(settings.notice_interval_ms / 1000):
+                    await book.raised.wait()
+            except TimeoutError:
+                pass
+            await look_for_raises(control, book)
+            await look_at_awaited(control, book)
+
+    async def keep_house() -> None:
+        now_ms = ports.clock.now_ms()
+        seen = [
+            (w.tenant, w.worker_id, w.project, "\n".join(sorted(w.handlers)), "\n".join(sorted(w.capabilities)), w.seen_ms)
+            for w in book.workers.values()
+        ]
+        await house.put_workers(seen)
+        await house.put_key(*key, now_ms)
+        await house.forget_keys(now_ms - KEY_KEEP_MS)
+        await house.forget_workers(now_ms - WORKER_KEEP_MS)
+        book.workers = {name: w for name, w in book.workers.items() if w.seen_ms > now_ms - WORKER_KEEP_MS}
+
+    async def measure() -> None:
+        LEASES_LIVE.set(len(book.leases))
+        counts = book.waiting_by_class()
+        for number, name in CLASS_NAMES.items():
+            TICKETS_WAITING.labels(name).set(counts.get(number, 0))
+
+    async def reconsider() -> None:
+        reconsider_parked(book)
+
+    return [
+        Loop("claim_cycle", desk.run),
+        Loop("obey_gates", obey),
+        Every(settings.expiry_interval_ms, expiry.run, "expire_leases"),
+        Every(settings.worker_interval_ms, keep_house, "keep_house"),
+        Every(1_000, reconsider, "reconsider_parked"),
+        Every(1_000, measure, "measure"),
+    ]
+
+
+class StuckReads(Protocol):
+    """What does not move."""
+
+    async def waiting_long(self, before_ms: int, limit: int) -> list[Mapping[str, Any]]:
+        """Tickets that have waited for long."""
+        ...
+
+    async def ending_long(self, before_ms: int, limit: int) -> list[Mapping[str, Any]]:
+        """Ends that wait for a point."""
+        ...
+
+    async def shards(self) -> list[Mapping[str, Any]]:
+        """All shards."""
+        ...
+
+
+class SchedulerStuck:
+    """What of the scheduler does not move; answers `ListStuck`."""
+
+    def __init__(self, ports: Ports, book: Book, reads: StuckReads, db: Database, leaderless: "Leaderless") -> None:
+        self._ports = ports
+        self._book = book
+        self._reads = reads
+        self._db = db
+        self._leaderless = leaderless
+
+    async def list_stuck(self, request: inbox_pb2.ListStuckRequest) -> inbox_pb2.ListStuckResponse:
+        """Undelivered events, dead letters, tickets that nobody carries, ends that points do not acknowledge, shards without
+        a leader."""
+        now_ms = self._ports.clock.now_ms()
+        limit = request.limit or 200
+        before_ms = now_ms - request.older_than_ms
+        items = list(await stuck_outbox(self._db, before_ms, limit))
+        carried = {handler for worker in self._book.workers.values() for handler in worker.handlers}
+        for row in await self._reads.waiting_long(before_ms, limit):
+            items.append(_item("ticket_waits", row, row["enqueued_ms"], self._why(row, carried)))
+        for row in await self._reads.ending_long(before_ms, limit):
+            text = f"the end of step {row['step_key']} is not acknowledged by {_points(row['raise_need'])}"
+            items.append(_item("end_not_acknowledged", row, row["ended_ms"], text))
+        for shard in self._leaderless.without_leader():
+            text = f"shard {shard} has no leader"
+            items.append(inbox_pb2.StuckItem(kind="shard_without_leader", since_ms=now_ms, detail=text))
+        return inbox_pb2.ListStuckResponse(items=sorted(items, key=lambda item: item.since_ms)[:limit])
+
+    @staticmethod
+    def _why(row: Mapping[str, Any], carried: set[str]) -> str:
+        if row["raise_need"]:
+            return f"step {row['step_key']} waits until {_points(row['raise_need'])} acknowledged its last end"
+        if row["handler"] not in carried:
+            return f"step {row['step_key']} waits: no worker seen here carries {row['handler']}"
+        return f"step {row['step_key']} waits for a free worker with {row['handler']}"
+
+
+class Leaderless(Protocol):
+    """Who knows which shards nobody leads."""
+
+    def without_leader(self) -> list[int]:
+        """Shards without a leader, as last heard."""
+        ...
+
+
+def _points(bits: int) -> str:
+    return " and ".join(name for bit, name in POINT_NAMES.items() if bits & bit) or "nobody"
+
+
+def _item(kind: str, row: Mapping[str, Any], since_ms: int, text: str) -> inbox_pb2.StuckItem:
+    run_id = row["run_id"] if row["run_id"] is not None else NIL
+    return inbox_pb2.StuckItem(kind=kind, run_id=run_id.bytes, since_ms=since_ms, detail=text)

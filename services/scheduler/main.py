@@ -1,0 +1,217 @@
+"""Composition root of the scheduler: the only file that constructs things."""
+
+from collections.abc import Collection, Mapping
+from dataclasses import replace
+
+from runway.internal.scheduler.v1.scheduler_internal_pb2_grpc import add_SchedulerInternalServiceServicer_to_server
+from runway.scheduler.v1.scheduler_service_pb2_grpc import add_SchedulerServiceServicer_to_server
+from runway.scheduler.v1.worker_service_pb2_grpc import add_WorkerServiceServicer_to_server
+
+from libs.authority import EtcdClient, ShardElections
+from libs.fence.raising import FencePoint
+from libs.outbox import Outgoing, Relay
+from libs.pg import Database
+from libs.rpc.server import Mounted
+from libs.runtime.host import Host
+from libs.runtime.process import run as run_process
+from libs.runtime.sender import PeerSender
+from libs.runtime.service import Composed, Loop, Service
+from services.scheduler import translate
+from services.scheduler.app.acknowledge_raises import acknowledge_raises
+from services.scheduler.app.book import Book
+from services.scheduler.app.claim_attempts import ClaimDesk
+from services.scheduler.app.take_over import Candidacy, give_up, take_over
+from services.scheduler.clients.gates import LaunchGates
+from services.scheduler.clients.leaders import Leaders
+from services.scheduler.clients.notices import EventNotices
+from services.scheduler.clients.tokens import LeaseTokens
+from services.scheduler.consumers import Inbox
+from services.scheduler.loops import SchedulerStuck, loops
+from services.scheduler.ports import Limits, Ports
+from services.scheduler.servicer import WorkerServicer
+from services.scheduler.servicer_control import InternalServicer, SchedulerFences, SchedulerServicer
+from services.scheduler.servicer_local import LocalWorkers
+from services.scheduler.settings import SchedulerSettings
+from services.scheduler.store.fences import SchedulerPoint
+from services.scheduler.store.shards import SchedulerReads, SchedulerStore
+
+ETCD_ENDPOINTS = "RUNWAY_ETCD_ENDPOINTS"
+AUDIENCE = "RUNWAY_AUDIENCE"
+DEFAULT_AUDIENCE = "runway"
+
+
+class Leadership:
+    """The elections of this process, once it knows its address."""
+
+    def __init__(self, host: Host, ports: Ports, book: Book, leaders: Leaders, settings: SchedulerSettings) -> None:
+        self._host = host
+        self._ports = ports
+        self._book = book
+        self._leaders = leaders
+        self._settings = settings
+        self._client: EtcdClient | None = None
+        self._elections: ShardElections | None = None
+        self.member_id = host.ids.random128().hex
+
+    def open(self) -> None:
+        """Knows where etcd is and who we are."""
+        endpoints = self._host.surroundings.get(ETCD_ENDPOINTS)
+        if not endpoints:
+            raise ValueError(f"set {ETCD_ENDPOINTS}: the scheduler elects its leaders over etcd")
+        self._client = EtcdClient(endpoints.split(","), self._host.clock)
+        self._elections = ShardElections(
+            self._client,
+            self._host.clock,
+            prefix=self._settings.etcd_prefix,
+            member_id=self.member_id,
+            address=self._host.addresses.control,
+            on_won=self._won,
+            on_lost=self._lost,
+            ttl_ms=self._settings.etcd_ttl_ms,
+            orphan_ms=self._settings.orphan_ms,
+        )
+        self._leaders.campaign(self._elections, self.member_id)
+
+    async def close(self) -> None:
+        """Closes the connection to etcd."""
+        if self._client is not None:
+            await self._client.close()
+
+    def alive(self) -> bool:
+        """Whether what we won may still be acted on."""
+        return self._elections is not None and self._elections.session_alive
+
+    def healthy(self) -> bool:
+        """Whether etcd is heard."""
+        return self._elections is not None and self._elections.healthy()
+
+    def without_leader(self) -> list[int]:
+        """Shards without a leader, as last heard."""
+        return [shard for shard in range(64) if self._elections is None or self._elections.leader(shard) is None]
+
+    def campaign_anew(self) -> None:
+        """Everything we lead is void."""
+        if self._elections is not None:
+            self._elections.campaign_anew()
+
+    async def run(self) -> None:
+        """Campaigns."""
+        assert self._elections is not None
+        await self._elections.run()
+
+    async def _won(self, won: Mapping[int, int]) -> Collection[int]:
+        candidacy = Candidacy(self.member_id, self._host.addresses.control, self._settings.reset_lost_etcd)
+        try:
+            return await take_over(self._ports, self._book, won, candidacy, self._newest)
+        except BaseException:
+            give_up(self._book, won)
+            raise
+
+    async def _lost(self, shards: Collection[int], why: str) -> None:
+        give_up(self._book, shards)
+
+    async def _newest(self) -> int:
+        assert self._client is not None
+        return (await self._client.range(b"runway")).header.revision
+
+
+async def compose(host: Host) -> Service:
+    """Builds the scheduler for this process; opens nothing."""
+    return compose_with(host, SchedulerSettings())
+
+
+def compose_with(host: Host, settings: SchedulerSettings) -> Service:
+    """As `compose`, with settings that are given."""
+    url = host.database_url("scheduler")
+    db = Database(url, name="scheduler", size=settings.pool_size)
+    control_db = Database(url, name="scheduler-control", size=settings.control_pool_size)
+    leaf_db = Database(url, name="scheduler-leaf", size=settings.leaf_pool_size)
+    limits = Limits(settings.lease_ttl_ms, settings.longest_lease_ttl_ms, settings.first_beat_ms, settings.token_life_ms)
+    book = Book(host.clock, limits, lambda: leadership.alive())
+
+    async def on_answers(answers: list[tuple[Outgoing, bytes]]) -> None:
+        acks = [translate.acknowledgement(row.receiver, row.payload, answer) for row, answer in answers]
+        await acknowledge_raises(ports, book, acks)
+
+    relay = Relay(db, PeerSender(host.peers), host.clock, on_answers=on_answers)
+    reads, control_reads, leaf_reads = SchedulerReads(db), SchedulerReads(control_db), SchedulerReads(leaf_db)
+    tokens = LeaseTokens(
+        reads,
+        host.clock,
+        audience=host.surroundings.get(AUDIENCE) or DEFAULT_AUDIENCE,
+        region=settings.region,
+        life_ms=settings.token_life_ms,
+    )
+    store = SchedulerStore(db, relay, host.ids, book)
+    ports = Ports(
+        db=store,
+        gates=LaunchGates(host.peers, lambda: db.incarnation),
+        notices=EventNotices(host.ids),
+        tokens=tokens,
+        clock=host.clock,
+        ids=host.ids,
+        limits=limits,
+    )
+    control = replace(ports, db=SchedulerStore(control_db, relay, host.ids, book))
+    leaders = Leaders(host.peers, book)
+    leadership = Leadership(host, ports, book, leaders, settings)
+    book.on_deposed = leadership.campaign_anew
+    desk = ClaimDesk(ports, book)
+    local = LocalWorkers(ports, control, book, desk, tokens, settings)
+    inbox = Inbox(ports, book, leaders)
+    public = tokens.signer.public
+
+    async def start() -> None:
+        for database in (db, control_db, leaf_db):
+            await database.open()
+        db.on_incarnation_changed(lambda _: leadership.campaign_anew())
+        await store.note_birth()
+        await store.put_key(public.key_id, public.public_bytes, host.clock.now_ms())
+        leadership.open()
+
+    async def stop() -> None:
+        await local.close()
+        await leadership.close()
+        for database in (db, control_db, leaf_db):
+            await database.close()
+
+    async def healthy() -> bool:
+        return await db.ping() and leadership.healthy()
+
+    return Composed(
+        name="scheduler",
+        healthy=healthy,
+        servicers=[
+            Mounted(
+                add_WorkerServiceServicer_to_server,
+                WorkerServicer(local, leaders, book, settings),
+                "runway.scheduler.v1.WorkerService",
+            ),
+            Mounted(
+                add_SchedulerServiceServicer_to_server,
+                SchedulerServicer(control_reads, book),
+                "runway.scheduler.v1.SchedulerService",
+            ),
+            Mounted(
+                add_SchedulerInternalServiceServicer_to_server,
+                InternalServicer(local, inbox, leaf_reads, book),
+                "runway.internal.scheduler.v1.SchedulerInternalService",
+            ),
+        ],
+        inbox=inbox.apply,
+        stuck=SchedulerStuck(ports, book, control_reads, control_db, leadership).list_stuck,
+        fences=SchedulerFences(FencePoint(leaf_db, SchedulerPoint(), keeps_steps=False), leaf_reads, book),
+        loops=[
+            Loop("relay", relay.run),
+            Loop("elections", leadership.run),
+            *loops(ports, control, book, desk, store, host, (public.key_id, public.public_bytes), settings),
+        ],
+        deadlines_ms={"/runway.scheduler.v1.WorkerService/ClaimAttempts": settings.longest_wait_ms + 10_000},
+        start=start,
+        stop=stop,
+    )
+
+
+def run() -> None:
+    """This service alone in a process."""
+    run_process(["scheduler"])

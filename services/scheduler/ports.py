@@ -1,0 +1,377 @@
+"""What the scheduler's verbs need from outside, as Protocols. Adapters live in `store` and `clients`; `main` joins them."""
+
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass
+from typing import Protocol
+from uuid import UUID
+
+from libs.kernel.clock import Clock
+from libs.kernel.epochs import Mode, StepFence
+from libs.kernel.ids import IdSource, shard_of
+from libs.kernel.refusal import Refusal
+from services.scheduler.domain.ending import Ending, Finished
+from services.scheduler.domain.lease import Lease
+from services.scheduler.domain.ticket import End, Key, Ticket, TicketRow
+
+NewestRevision = Callable[[], Awaitable[int]]
+"""Etcd's newest revision, asked now."""
+
+
+@dataclass(frozen=True, slots=True)
+class Holder:
+    """Who asks, as a verified token says: an attempt under its fence, at the run's epoch that the token carries."""
+
+    run_id: UUID
+    step_key: str
+    fence: StepFence
+    epoch: int
+    tenant: str
+    project: str
+
+    @property
+    def key(self) -> Key:
+        """Its step."""
+        return (self.run_id, self.step_key)
+
+    @property
+    def shard(self) -> int:
+        """The shard of its run."""
+        return shard_of(self.run_id)
+
+
+@dataclass(frozen=True, slots=True)
+class GateState:
+    """A run's gate as the scheduler holds it. `stamp`: the incarnation of the cold read that it rests on."""
+
+    epoch: int
+    mode: Mode
+    stamp: int
+    outcome: str
+
+
+@dataclass(frozen=True, slots=True)
+class GrantAsk:
+    """One lease of a plan; compared with the row as it was when it was planned."""
+
+    key: Key
+    ticket_sequence: int
+    lease_epoch: int
+    authority_epoch: int
+    attempt_id: UUID
+    worker_id: str
+    claim_id: UUID
+
+
+@dataclass(frozen=True, slots=True)
+class Granted:
+    """What a committed grant needs beside what is in memory."""
+
+    lease_epoch: int
+    input: bytes
+    traceparent: str
+    epoch: int
+    first: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Won:
+    """A success that was recorded."""
+
+    run_id: UUID
+    step_key: str
+    ticket_sequence: int
+    points: int
+    fence: StepFence
+    worker_id: str
+    mode: Mode
+
+
+@dataclass(frozen=True, slots=True)
+class Acknowledgement:
+    """Points committed the raise of an end; slots there whose outcome is in doubt, with their versions."""
+
+    run_id: UUID
+    step_key: str
+    fence: StepFence
+    points: int
+    unresolved: Mapping[str, int]
+
+    @property
+    def key(self) -> Key:
+        """Its step."""
+        return (self.run_id, self.step_key)
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """What an attempt asks of the control plane. `kind`: runway.events.v1.CommandKind."""
+
+    slot: str
+    kind: int
+    payload: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """The verdict on one holder: None and not cold: it may. `refusal` is set for a fence that says no."""
+
+    cold: bool
+    refusal: Refusal | None
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """How an attempt ended, and the digest of what its worker said."""
+
+    attempt_id: UUID
+    report: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Notice:
+    """An event to send beside a commit."""
+
+    receiver: str
+    kind: str
+    run_id: UUID
+    payload: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Signed:
+    """A token that was signed, and when it wants renewal."""
+
+    token: bytes
+    expires_at_ms: int
+
+
+class ColdGates(Protocol):
+    """What launch answered about gates, and the incarnation in which the question was asked."""
+
+    @property
+    def started_in(self) -> int:
+        """Incarnation of our database when the read began."""
+        ...
+
+
+class Notices(Protocol):
+    """Builds the payloads of events; protobuf stays at the edge."""
+
+    def first_lease(self, run_id: UUID, now_ms: int) -> Notice:
+        """FirstLease → launch."""
+        ...
+
+    def finished(self, fact: Finished, now_ms: int) -> Notice:
+        """AttemptFinished → readiness."""
+        ...
+
+    def raises(self, key: Key, fence: StepFence, points: int) -> list[Notice]:
+        """One raise per point."""
+        ...
+
+    def quiesced(self, run_id: UUID, epoch: int, incarnation: int, now_ms: int) -> Notice:
+        """PointQuiesced → launch."""
+        ...
+
+    def command(self, holder: Holder, command: Command, now_ms: int) -> Notice:
+        """CommandRecorded → readiness or launch."""
+        ...
+
+
+class Watch(Protocol):
+    """Who is told how commits go."""
+
+    def deposed(self, shards: Collection[int]) -> None:
+        """Another epoch is in the rows of shards that we believed to lead."""
+        ...
+
+    def took(self, ms: float) -> None:
+        """How long a commit took: evidence against ourselves."""
+        ...
+
+
+class Tx(Protocol):
+    """One transaction, behind the locks it was opened with."""
+
+    @property
+    def incarnation(self) -> int:
+        """Incarnation of the database that will commit this."""
+        ...
+
+    @property
+    def deposed(self) -> frozenset[int]:
+        """Shards whose row has another epoch than the caller's: nothing of them may be written."""
+        ...
+
+    async def merge_cold(self, cold: ColdGates) -> None:
+        """Gates and scopes as launch answered; stamps."""
+        ...
+
+    async def put_tickets(self, tickets: Sequence[Ticket], now_ms: int, first_incarnation: int) -> dict[Key, TicketRow]:
+        """Stores tickets that are news. `first_incarnation` is noted for steps met for the first time; 0: raise first."""
+        ...
+
+    async def rows(self, keys: Collection[Key]) -> dict[Key, TicketRow]:
+        """Rows as they stand."""
+        ...
+
+    async def open_rows(self, shards: Collection[int]) -> list[tuple[TicketRow, GateState | None]]:
+        """Everything open of these shards, in the order in which it came."""
+        ...
+
+    async def open_rows_of(self, runs: Collection[UUID]) -> list[TicketRow]:
+        """Everything open of these runs."""
+        ...
+
+    async def grant(self, asks: Sequence[GrantAsk], now_ms: int) -> dict[Key, Granted]:
+        """Leases what still is as it was planned."""
+        ...
+
+    async def mark_first_lease(self, runs: Collection[UUID], now_ms: int) -> list[UUID]:
+        """Runs whose first lease this is."""
+        ...
+
+    async def succeed(self, asks: Sequence[tuple[Holder, bytes]], epochs: Mapping[int, int], now_ms: int) -> dict[Key, Won]:
+        """Successes (holder, digest of the report) that pass the fences."""
+        ...
+
+    async def end_leases(self, endings: Sequence[Ending], epochs: Mapping[int, int], now_ms: int) -> set[Key]:
+        """Other ends of leases that are exactly these."""
+        ...
+
+    async def acknowledge(self, acks: Sequence[Acknowledgement]) -> set[Key]:
+        """Points' receipts; keys of tickets that they were news to."""
+        ...
+
+    async def finish(self, rows: Sequence[tuple[TicketRow, End]]) -> set[Key]:
+        """Closes ends that nothing is awaited for, into the history."""
+        ...
+
+    async def raise_anew(self, keys: Collection[Key], epochs: Mapping[int, int]) -> set[Key]:
+        """Greater ends for fences of an earlier incarnation."""
+        ...
+
+    async def drop_ready(self, keys: Mapping[Key, int]) -> set[Key]:
+        """Withdraws ready tickets up to a sequence each."""
+        ...
+
+    async def note_revoked(self, keys: Mapping[Key, int], now_ms: int) -> set[Key]:
+        """Remembers withdrawals of tickets that did not come yet."""
+        ...
+
+    async def quiet_runs(self, runs: Collection[UUID]) -> list[tuple[UUID, int]]:
+        """Claims the report that nothing is live here: (run, epoch)."""
+        ...
+
+    async def put_commands(self, asks: Sequence[tuple[Holder, Command]], now_ms: int) -> set[tuple[UUID, str, str]]:
+        """Commands whose slot was free: (run, step, slot)."""
+        ...
+
+    async def reports(self, leases: Sequence[tuple[Key, int]]) -> dict[Key, Report]:
+        """How these leases ended."""
+        ...
+
+    async def judge(self, holders: Sequence[Holder], need: str) -> list[Judged]:
+        """Gate and scopes: `intent` (a command), `progress` (a success) or `claim` (a grant). Leases are compared elsewhere."""
+        ...
+
+    async def gates(self, runs: Collection[UUID]) -> dict[UUID, GateState]:
+        """Gates that are known."""
+        ...
+
+    async def forget_gate_notices(self, runs: Collection[UUID]) -> None:
+        """Raises that were acted upon."""
+        ...
+
+    async def send(self, notices: Sequence[Notice], now_ms: int) -> None:
+        """Puts events into the outbox; they leave after the commit."""
+        ...
+
+
+class Database(Protocol):
+    """Where commits begin."""
+
+    @property
+    def incarnation(self) -> int:
+        """Newest incarnation seen."""
+        ...
+
+    def commit(
+        self,
+        epochs: Mapping[int, int],
+        runs: Collection[UUID],
+        *,
+        incarnation: int,
+        scopes: Collection[tuple[str, str]] = (),
+    ) -> AbstractAsyncContextManager[Tx]:
+        """A transaction of a leader: locks the shards, compares their epochs, locks scopes and gates. NO_LEADER when the
+        database is of another incarnation than the leader's memory."""
+        ...
+
+    def facts(self, runs: Collection[UUID]) -> AbstractAsyncContextManager[Tx]:
+        """A transaction that records what others have committed: locked alike, by whichever process was told."""
+        ...
+
+    async def confirm(self, won: Mapping[int, int], holder: str, address: str, now_ms: int) -> tuple[dict[int, int], int]:
+        """Leadership in the shards' rows: shard → authority epoch, and the incarnation that committed it."""
+        ...
+
+    async def raise_generation(self, shards: Collection[int], newest_revision: int, actor: str, now_ms: int) -> set[int]:
+        """For shards whose row is ahead of etcd's newest revision."""
+        ...
+
+    async def inputs(self, keys: Collection[Key]) -> dict[Key, tuple[bytes, str]]:
+        """Input and trace of tickets."""
+        ...
+
+    async def gate_notices(self, shards: Collection[int], limit: int) -> list[UUID]:
+        """Runs of these shards whose gate was raised."""
+        ...
+
+    async def read_rows(self, keys: Collection[Key]) -> dict[Key, TicketRow]:
+        """Rows as they stand, unlocked."""
+        ...
+
+    async def birth(self) -> int:
+        """Incarnation in which this database was first used."""
+        ...
+
+
+class Gates(Protocol):
+    """Launch, as the authority for gates."""
+
+    async def read(self, runs: Collection[UUID]) -> ColdGates:
+        """Asks launch. Never inside a transaction."""
+        ...
+
+
+class Tokens(Protocol):
+    """Signs and checks lease tokens."""
+
+    def sign(self, lease: Lease, epoch: int) -> Signed:
+        """A token for a live lease, under this epoch of its run."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Settings that verbs need."""
+
+    lease_ttl_ms: int
+    longest_lease_ttl_ms: int
+    first_beat_ms: int
+    token_life_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Ports:
+    """Everything a verb of the scheduler may use."""
+
+    db: Database
+    gates: Gates
+    notices: Notices
+    tokens: Tokens
+    clock: Clock
+    ids: IdSource
+    limits: Limits

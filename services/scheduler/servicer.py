@@ -1,0 +1,262 @@
+"""gRPC for workers, at any replica: items go to the leaders of their shards, here or elsewhere, and come back in order.
+
+Can go wrong: a leader that does not answer. Heartbeats are then UNKNOWN (the worker goes on until its TTL passes), other items
+NO_LEADER or unreachable; nothing was decided here.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any, TypeVar
+
+from google.protobuf.message import Message
+from runway.scheduler.v1 import worker_service_pb2 as pb
+from runway.scheduler.v1 import worker_service_pb2_grpc
+
+from libs.kernel.ids import SHARDS, shard_of, uuid_from_text
+from libs.kernel.refusal import Reason, Refusal
+from libs.rpc.identity import Caller, current_call
+from libs.rpc.items import item_error
+from services.scheduler import translate
+from services.scheduler.app.book import Book
+from services.scheduler.clients.leaders import Leaders
+from services.scheduler.ports import Holder
+from services.scheduler.servicer_local import LocalWorkers
+from services.scheduler.settings import SchedulerSettings
+
+ROUND_MS = 5_000
+SHARED_ROUND_MS = 500
+FORWARD_MS = 5_000
+BEAT_MS = 2_000
+Q = TypeVar("Q", bound=Message)
+A = TypeVar("A", bound=Message)
+
+
+class WorkerServicer(worker_service_pb2_grpc.WorkerServiceServicer):
+    """Calls of workers."""
+
+    def __init__(self, local: LocalWorkers, leaders: Leaders, book: Book, settings: SchedulerSettings) -> None:
+        self._local = local
+        self._leaders = leaders
+        self._book = book
+        self._settings = settings
+        self._turn = 0
+
+    async def ClaimAttempts(self, request: pb.ClaimAttemptsRequest, context: Any) -> pb.ClaimAttemptsResponse:
+        """See the contract."""
+        caller = current_call().require_caller()
+        if request.slots > self._settings.max_slots:
+            raise Refusal(
+                Reason.QUOTA_EXCEEDED,
+                f"{request.slots} slots are more than {self._settings.max_slots}",
+                field="slots",
+                remedy="ask for fewer slots in one claim",
+            )
+        wait_ms = translate.ms_of(request.wait) if request.HasField("wait") else self._settings.default_wait_ms
+        wait_ms = min(max(wait_ms, 0), self._settings.longest_wait_ms)
+        ends_s = asyncio.get_running_loop().time() + wait_ms / 1000
+        while True:
+            left_ms = max(0, int((ends_s - asyncio.get_running_loop().time()) * 1000))
+            leases = await self._claim_round(request, caller, left_ms)
+            if leases or left_ms == 0:
+                return pb.ClaimAttemptsResponse(leases=leases)
+
+    async def _claim_round(self, request: pb.ClaimAttemptsRequest, caller: Caller, left_ms: int) -> list[pb.Lease]:
+        """Splits free slots into credits among leaders and waits for the first that has work."""
+        others = self._leaders.by_address(range(SHARDS))
+        members: list[str | None] = [*sorted(others)] + ([None] if self._book.epochs or not others else [])
+        self._turn += 1
+        first = self._turn % len(members)
+        members = members[first:] + members[:first]
+        share, extra = divmod(request.slots, len(members))
+        credits = {member: share + (1 if place < extra else 0) for place, member in enumerate(members)}
+        asked = {member: slots for member, slots in credits.items() if slots}
+        wait_ms = min(left_ms, ROUND_MS if len(asked) == len(members) else SHARED_ROUND_MS)
+        return await self._first_with_work(request, caller, asked, others, wait_ms)
+
+    async def _first_with_work(
+        self,
+        request: pb.ClaimAttemptsRequest,
+        caller: Caller,
+        asked: Mapping[str | None, int],
+        others: Mapping[str, set[int]],
+        wait_ms: int,
+    ) -> list[pb.Lease]:
+        """Once one leader has leases the others are asked to answer now, under the same claim: what they granted counts."""
+
+        async def ask(member: str | None, slots: int, wait: int) -> list[pb.Lease]:
+            mine = pb.ClaimAttemptsRequest()
+            mine.CopyFrom(request)
+            mine.slots = slots
+            mine.wait.FromMilliseconds(wait)
+            if member is None:
+                return list((await self._local.claim(mine, caller.tenant, caller.project, wait)).leases)
+            answer = await self._leaders.forward(
+                member,
+                "claim",
+                mine,
+                pb.ClaimAttemptsResponse,
+                others[member],
+                caller.tenant,
+                caller.project,
+                deadline_ms=wait + FORWARD_MS,
+            )
+            return list(answer.leases)
+
+        tasks = {asyncio.create_task(ask(member, slots, wait_ms)): member for member, slots in asked.items()}
+        try:
+            pending = set(tasks)
+            leases: list[pb.Lease] = []
+            while pending and not leases:
+                done, pending = await asyncio.wait(pending, return_when=asyncio.FIRST_COMPLETED)
+                leases = [lease for task in done for lease in _or_nothing(task)]
+            late = [tasks[task] for task in pending]
+            await asyncio.gather(*(ask(member, asked[member], 0) for member in late), return_exceptions=True)
+            if pending:
+                await asyncio.wait(pending, timeout=FORWARD_MS / 1000)
+            leases += [lease for task in pending if task.done() for lease in _or_nothing(task)]
+            if not leases and all(task.done() and task.exception() is not None for task in tasks):
+                await asyncio.sleep(min(wait_ms, 200) / 1000)
+            return leases
+        finally:
+            for task in tasks:
+                task.cancel()
+
+    async def HeartbeatAttempts(self, request: pb.HeartbeatAttemptsRequest, context: Any) -> pb.HeartbeatAttemptsResponse:
+        """See the contract."""
+        caller = current_call().require_caller()
+        shards = [shard_of(uuid_from_text(said.run_id, "heartbeats.run_id")) for said in request.heartbeats]
+        here, elsewhere = self._split(shards)
+        results: dict[int, pb.HeartbeatResult] = {}
+        beats = [request.heartbeats[place] for place in here]
+        answers = self._local.heartbeat(request.worker_id, beats, caller.tenant, caller.project)
+        results |= dict(zip(here, answers, strict=True))
+
+        def narrowed(places: Sequence[int]) -> pb.HeartbeatAttemptsRequest:
+            said = [request.heartbeats[place] for place in places]
+            return pb.HeartbeatAttemptsRequest(worker_id=request.worker_id, heartbeats=said)
+
+        def unknown(no: Refusal) -> pb.HeartbeatResult:
+            return pb.HeartbeatResult(status=pb.LEASE_STATUS_UNKNOWN)
+
+        forwarded = await self._forward(
+            "heartbeat", elsewhere, shards, narrowed, pb.HeartbeatAttemptsResponse, unknown, caller, BEAT_MS
+        )
+        results |= forwarded
+        return pb.HeartbeatAttemptsResponse(results=[results[place] for place in range(len(shards))])
+
+    async def CompleteAttempts(self, request: pb.CompleteAttemptsRequest, context: Any) -> pb.CompleteAttemptsResponse:
+        """See the contract."""
+        results = await self._by_token(
+            "complete",
+            request.completions,
+            self._local.complete,
+            lambda items: pb.CompleteAttemptsRequest(completions=items),
+            pb.CompleteAttemptsResponse,
+            lambda no: pb.CompletionResult(error=item_error(no)),
+        )
+        return pb.CompleteAttemptsResponse(results=results)
+
+    async def RecordCommands(self, request: pb.RecordCommandsRequest, context: Any) -> pb.RecordCommandsResponse:
+        """See the contract."""
+        results = await self._by_token(
+            "record_commands",
+            request.attempts,
+            self._local.record,
+            lambda items: pb.RecordCommandsRequest(attempts=items),
+            pb.RecordCommandsResponse,
+            lambda no: pb.CommandsResult(error=item_error(no)),
+        )
+        return pb.RecordCommandsResponse(results=results)
+
+    async def RenewLeases(self, request: pb.RenewLeasesRequest, context: Any) -> pb.RenewLeasesResponse:
+        """See the contract."""
+        results = await self._by_token(
+            "renew",
+            request.renewals,
+            self._local.renew,
+            lambda items: pb.RenewLeasesRequest(renewals=items),
+            pb.RenewLeasesResponse,
+            lambda no: pb.RenewalResult(error=item_error(no)),
+        )
+        return pb.RenewLeasesResponse(results=results)
+
+    async def _by_token(
+        self,
+        verb: str,
+        items: Sequence[Any],
+        local: Callable[[Sequence[tuple[Holder, Any]]], Awaitable[list[Any]]],
+        request_of: Callable[[Sequence[Any]], Message],
+        answer: type[Any],
+        refused: Callable[[Refusal], Any],
+    ) -> list[Any]:
+        """Items that carry a token each: judged by the leaders of their runs' shards."""
+        caller = current_call().require_caller()
+        holders = await self._local.holders([item.lease_token for item in items], caller.tenant, caller.project)
+        results: dict[int, Any] = {p: refused(h) for p, h in enumerate(holders) if isinstance(h, Refusal)}
+        shards = [h.shard if isinstance(h, Holder) else -1 for h in holders]
+        here, elsewhere = self._split(shards)
+
+        async def judge_here() -> dict[int, Any]:
+            mine = [(holder, items[place]) for place in here if isinstance(holder := holders[place], Holder)]
+            return dict(zip(here, await local(mine), strict=True)) if mine else {}
+
+        forwarded = self._forward(
+            verb, elsewhere, shards, lambda places: request_of([items[p] for p in places]), answer, refused, caller, FORWARD_MS
+        )
+        for part in await asyncio.gather(judge_here(), forwarded):
+            results |= part
+        return [results[place] for place in range(len(items))]
+
+    def _split(self, shards: Sequence[int]) -> tuple[list[int], dict[str, list[int]]]:
+        """Places of items led here (or by nobody, which is refused here) and elsewhere by address."""
+        here: list[int] = []
+        elsewhere: dict[str, list[int]] = {}
+        addresses = {shard: address for address, led in self._leaders.by_address(set(shards)).items() for shard in led}
+        for place, shard in enumerate(shards):
+            if shard in addresses:
+                elsewhere.setdefault(addresses[shard], []).append(place)
+            elif shard >= 0:
+                here.append(place)
+        return here, elsewhere
+
+    async def _forward(
+        self,
+        verb: str,
+        elsewhere: Mapping[str, list[int]],
+        shards: Sequence[int],
+        request_of: Callable[[Sequence[int]], Message],
+        answer: type[Any],
+        refused: Callable[[Refusal], Any],
+        caller: Caller,
+        deadline_ms: int,
+    ) -> dict[int, Any]:
+        async def one(address: str, places: list[int]) -> dict[int, Any]:
+            try:
+                response = await self._leaders.forward(
+                    address,
+                    verb,
+                    request_of(places),
+                    answer,
+                    {shards[place] for place in places},
+                    caller.tenant,
+                    caller.project,
+                    deadline_ms=deadline_ms,
+                )
+            except Refusal as no:
+                return {place: refused(no) for place in places}
+            return dict(zip(places, response.results, strict=True))
+
+        results: dict[int, Any] = {}
+        for part in await asyncio.gather(*(one(address, places) for address, places in elsewhere.items())):
+            results |= part
+        return results
+
+
+def _or_nothing(task: "asyncio.Task[list[pb.Lease]]") -> list[pb.Lease]:
+    """What a leader granted; a leader that refused granted nothing."""
+    error = task.exception()
+    if error is None:
+        return task.result()
+    if isinstance(error, Refusal):
+        return []
+    raise error

@@ -1,0 +1,134 @@
+"""Worker calls for shards that this process leads, whoever took them: parse → app → translate.
+
+Completions, commands and renewals that arrive together form one batch, across calls.
+"""
+
+import asyncio
+from collections.abc import Sequence
+from typing import TypeVar
+
+from runway.common.v1 import common_pb2
+from runway.scheduler.v1 import worker_service_pb2 as pb
+
+from libs.kernel.refusal import Refusal
+from libs.rpc.batcher import Batcher
+from libs.rpc.items import item_error
+from libs.rpc.values import check_value
+from services.scheduler import translate
+from services.scheduler.app.beat_attempts import beat_attempts
+from services.scheduler.app.book import Book
+from services.scheduler.app.claim_attempts import ClaimDesk
+from services.scheduler.app.complete_attempts import Completion, complete_attempts
+from services.scheduler.app.record_commands import Asked, record_commands
+from services.scheduler.app.renew_leases import Renewed, renew_leases
+from services.scheduler.clients.tokens import LeaseTokens
+from services.scheduler.ports import Holder, Ports
+from services.scheduler.settings import SchedulerSettings
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+
+class LocalWorkers:
+    """What a leader does for workers."""
+
+    def __init__(
+        self, ports: Ports, control: Ports, book: Book, desk: ClaimDesk, tokens: LeaseTokens, settings: SchedulerSettings
+    ) -> None:
+        self._ports = ports
+        self._book = book
+        self._desk = desk
+        self._tokens = tokens
+        self._settings = settings
+        self._complete: Batcher[Completion, bool] = Batcher(lambda asks: complete_attempts(ports, book, asks), name="complete")
+        self._record: Batcher[Asked, bool] = Batcher(lambda asks: record_commands(ports, book, asks), name="record_commands")
+        self._renew: Batcher[tuple[Holder, int], Renewed] = Batcher(
+            lambda asks: renew_leases(control, book, asks), name="renew"
+        )
+
+    async def close(self) -> None:
+        """Waits for batches under way."""
+        self._desk.close()
+        for batcher in (self._complete, self._record, self._renew):
+            await batcher.close()
+
+    async def claim(
+        self, request: pb.ClaimAttemptsRequest, tenant: str, project: str, wait_ms: int
+    ) -> pb.ClaimAttemptsResponse:
+        """Leases of shards led here."""
+        granted = await self._desk.claim(translate.claim(request, tenant, project), wait_ms)
+        return pb.ClaimAttemptsResponse(leases=[translate.lease(item) for item in granted])
+
+    def heartbeat(self, worker_id: str, beats: Sequence[pb.Heartbeat], tenant: str, project: str) -> list[pb.HeartbeatResult]:
+        """Answers from memory."""
+        said = [translate.beat(item) for item in beats]
+        return [
+            translate.beat_result(item) for item in beat_attempts(self._ports, self._book, worker_id, tenant, project, said)
+        ]
+
+    async def complete(self, items: Sequence[tuple[Holder, pb.Completion]]) -> list[pb.CompletionResult]:
+        """Ends of attempts."""
+        asks: list[Completion | Refusal] = []
+        for holder, said in items:
+            try:
+                check_value(said.output, "completions.output")
+                limits = (self._settings.output_limit_bytes, self._settings.command_limit_bytes)
+                asks.append(translate.completion(said, holder, *limits))
+            except Refusal as refusal:
+                asks.append(refusal)
+        outcomes = await _submit(self._complete, asks)
+        return [pb.CompletionResult(recorded=no is None, error=no) for no in (_error(item) for item in outcomes)]
+
+    async def record(self, items: Sequence[tuple[Holder, pb.AttemptCommands]]) -> list[pb.CommandsResult]:
+        """Commands of attempts."""
+        asks: list[Asked | Refusal] = []
+        for holder, said in items:
+            try:
+                for item in said.commands:
+                    check_value(item.payload, "commands.payload")
+                limit = self._settings.command_limit_bytes
+                asks.append((holder, tuple(translate.command(item, limit) for item in said.commands)))
+            except Refusal as refusal:
+                asks.append(refusal)
+        outcomes = await _submit(self._record, asks)
+        return [pb.CommandsResult(recorded=no is None, error=no) for no in (_error(item) for item in outcomes)]
+
+    async def renew(self, items: Sequence[tuple[Holder, pb.Renewal]]) -> list[pb.RenewalResult]:
+        """New tokens."""
+        outcomes = await _submit(self._renew, [(holder, said.refused_epoch) for holder, said in items])
+        results = []
+        for outcome in outcomes:
+            if isinstance(outcome, Refusal):
+                results.append(pb.RenewalResult(error=item_error(outcome)))
+            else:
+                at = translate.timestamp(outcome.signed.expires_at_ms)
+                results.append(pb.RenewalResult(lease_token=outcome.signed.token, token_expires_at=at, epoch=outcome.epoch))
+        return results
+
+    async def holders(self, tokens: Sequence[bytes], tenant: str, project: str) -> list[Holder | Refusal]:
+        """Who each token speaks of."""
+        found: list[Holder | Refusal] = []
+        for token in tokens:
+            try:
+                found.append(await self._tokens.holder(token, tenant, project))
+            except Refusal as refusal:
+                found.append(refusal)
+        return found
+
+
+async def _submit(batcher: Batcher[T, R], asks: Sequence[T | Refusal]) -> list[R | Refusal]:
+    """One outcome per item; an item that is refused already keeps its refusal."""
+
+    async def one(ask: T | Refusal) -> R | Refusal:
+        if isinstance(ask, Refusal):
+            return ask
+        try:
+            return await batcher.submit(ask)
+        except Refusal as refusal:
+            return refusal
+
+    return list(await asyncio.gather(*(one(ask) for ask in asks)))
+
+
+def _error(outcome: bool | Refusal) -> common_pb2.ItemError | None:
+    return item_error(outcome) if isinstance(outcome, Refusal) else None

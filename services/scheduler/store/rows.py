@@ -1,0 +1,111 @@
+"""Rows of the scheduler's tables ↔ domain values. Authoritative for nothing but the spelling; one place for each table."""
+
+from collections.abc import Mapping
+
+import asyncpg
+
+from libs.kernel.epochs import Mode, StepFence
+from libs.kernel.ids import NIL
+from services.scheduler.domain.ticket import Contract, End, Failure, Ticket, TicketRow, TicketState
+from services.scheduler.ports import GateState
+
+Row = asyncpg.Record
+
+
+def lines(text: str) -> tuple[str, ...]:
+    """A list as a column holds it."""
+    return tuple(text.split("\n")) if text else ()
+
+
+def unresolved_text(unresolved: Mapping[str, int]) -> str:
+    """Slots in doubt, a line each."""
+    return "".join(f"{version}\t{slot}\n" for slot, version in unresolved.items())
+
+
+def unresolved_of(text: str) -> dict[str, int]:
+    """Slots in doubt; where two points or answers name one, its newest version."""
+    found: dict[str, int] = {}
+    for line in text.splitlines():
+        version, _, slot = line.partition("\t")
+        found[slot] = max(int(version), found.get(slot, 0))
+    return found
+
+
+def ticket(row: Row) -> TicketRow:
+    """A ticket."""
+    failed = row["failure_class"]
+    return TicketRow(
+        run_id=row["run_id"],
+        step_key=row["step_key"],
+        state=TicketState(row["state"]),
+        ticket_sequence=row["ticket_sequence"],
+        tenant=row["tenant"],
+        project=row["project"],
+        run_class=row["run_class"],
+        priority=row["priority"],
+        deadline_ms=row["deadline_ms"],
+        contract=Contract(
+            handler=row["handler"],
+            timeout_ms=row["timeout_ms"],
+            lease_ttl_ms=row["lease_ttl_ms"],
+            tools=lines(row["tools"]),
+            models=lines(row["models"]),
+            requires=frozenset(lines(row["requires"])),
+            points=row["points"],
+        ),
+        workflow_digest=row["workflow_digest"],
+        attempt_number=row["attempt_number"],
+        enqueued_ms=row["enqueued_ms"],
+        fence=StepFence(row["authority_epoch"], row["lease_epoch"], row["attempt_id"]),
+        incarnation=row["incarnation"],
+        raise_need=row["raise_need"],
+        worker_id=row["worker_id"],
+        claim_id=row["claim_id"],
+        leased_ms=row["leased_ms"],
+        ended_attempt=row["ended_attempt"],
+        ended_authority=row["ended_authority"],
+        ended_lease=row["ended_lease"],
+        ended_ms=row["ended_ms"],
+        end=End(row["end_kind"]),
+        failure=Failure(failed, row["failure_message"], row["failure_type"]) if failed else None,
+        report=row["report"],
+        unresolved=unresolved_of(row["unresolved"]),
+    )
+
+
+def put_ticket(ticket: Ticket, row: Row, now_ms: int) -> TicketRow:
+    """A ticket that was stored a moment ago: what was asked, with the step's fence as it stands."""
+    return TicketRow(
+        run_id=ticket.run_id,
+        step_key=ticket.step_key,
+        state=TicketState.READY,
+        ticket_sequence=ticket.ticket_sequence,
+        tenant=ticket.tenant,
+        project=ticket.project,
+        run_class=ticket.run_class,
+        priority=ticket.priority,
+        deadline_ms=ticket.deadline_ms,
+        contract=ticket.contract,
+        workflow_digest=ticket.workflow_digest,
+        attempt_number=ticket.attempt_number,
+        enqueued_ms=now_ms,
+        fence=StepFence(row["authority_epoch"], row["lease_epoch"], row["attempt_id"]),
+        incarnation=row["incarnation"],
+        raise_need=row["raise_need"],
+        worker_id="",
+        claim_id=NIL,
+        leased_ms=0,
+        ended_attempt=NIL,
+        ended_authority=0,
+        ended_lease=0,
+        ended_ms=0,
+        end=End.NONE,
+        failure=None,
+        report=b"",
+        unresolved={},
+    )
+
+
+def gate(row: Row) -> GateState:
+    """A run's gate."""
+    return GateState(row["epoch"], Mode(row["mode"]), row["stamp"], row["outcome"])
