@@ -56,7 +56,7 @@ async def test_publish_launch_list_describe_watch_events(stack: Stack) -> None:
         watched = await runway(stack, "run", "watch", run_id)
         assert "run.succeeded" in watched
         events = json.loads(await runway(stack, "run", "events", run_id, "-o", "json"))
-        assert [event["kind"] for event in events][0] == "run.accepted"
+        assert events[0]["kind"] == "run.accepted"
         workers = json.loads(await runway(stack, "worker", "list", "-o", "json"))
         assert any(worker["worker_id"] == "hello-1" for worker in workers)
     shards = json.loads(await runway(stack, "shard", "list", "-o", "json"))
