@@ -34,6 +34,7 @@ class Unresolved:
     slot: str
     state: str
     tool: str
+    version: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,7 +210,7 @@ def _answer(done: _Done | None, step_key: str | None) -> fence_pb2.RaiseAnswer:
 
 def _unresolved(effects: Iterable[Unresolved], step_key: str | None) -> list[fence_pb2.UnresolvedEffect]:
     return [
-        fence_pb2.UnresolvedEffect(step_key=e.step_key, slot=e.slot, state=e.state, tool=e.tool)
+        fence_pb2.UnresolvedEffect(step_key=e.step_key, slot=e.slot, state=e.state, tool=e.tool, version=e.version)
         for e in effects
         if step_key is None or e.step_key == step_key
     ]

@@ -49,7 +49,7 @@ def refusal_for(judgement: Judgement, asked: Asked) -> Refusal:
                 Reason.EPOCH_STALE,
                 "the run's epoch has moved since this token was signed",
                 remedy="renew the token by a heartbeat that names this epoch, then repeat the call once",
-                detail=detail,
+                detail={**detail, "current_epoch": detail.get("epoch", "")},
             )
         case Verdict.FENCED | Verdict.COLD:
             return fenced(asked)

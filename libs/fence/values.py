@@ -14,7 +14,7 @@ from libs.kernel.refusal import invalid_field
 
 
 class Verdict(StrEnum):
-    """What a judging statement says of one item. Points with effects add the four that speak of slots and money."""
+    """What a judging statement says of one item. The gateway adds the five that speak of grants, slots and money."""
 
     OK = "ok"
     SCOPE = "scope"
@@ -23,6 +23,7 @@ class Verdict(StrEnum):
     PAUSED = "paused"
     FENCED = "fenced"
     STALE = "stale"
+    DENIED = "denied"
     REPLAYED = "replayed"
     TAKEN = "taken"
     BUDGET = "budget"

@@ -3,6 +3,8 @@
 At most two batches of a verb are in flight. A lonely call goes at once: nothing is in flight and the batch before it did not
 gather. Under load (the batch before gathered) starts are spaced, so that batches grow instead of multiplying.
 
+With a `key`, items of one key are never in two batches at once: what would only queue for the same lock waits here instead.
+
 Can go wrong: a handler that raises takes its batch with it, and only that; a bad item is an outcome (a Refusal in its place).
 A submitter that goes away is not waited for, and never cancels the batch.
 """
@@ -10,7 +12,7 @@ A submitter that goes away is not waited for, and never cancels the batch.
 import asyncio
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Hashable, Sequence
 from contextvars import Context
 from typing import Generic, TypeVar
 
@@ -36,8 +38,11 @@ class Batcher(Generic[T, R]):
         in_flight: int = 2,
         spacing_ms: int = 5,
         max_waiting: int = 20_000,
+        key: Callable[[T], Hashable] | None = None,
     ) -> None:
         self._handle = handle
+        self._key = key
+        self._busy: set[Hashable] = set()
         self._name = name
         self._max_batch = max_batch
         self._limit = in_flight
@@ -94,22 +99,34 @@ class Batcher(Generic[T, R]):
     def _start(self, loop: asyncio.AbstractEventLoop) -> None:
         """Runs in an empty context: a batch belongs to nobody's call."""
         self._wake = None
-        batch: list[tuple[T, asyncio.Future[R], str]] = []
-        while self._waiting and len(batch) < self._max_batch:
-            entry = self._waiting.popleft()
-            if not entry[1].cancelled():
-                batch.append(entry)
+        batch = self._take()
         self._depth.set(len(self._waiting))
-        if batch:
-            self._started_at = loop.time()
-            self._gathered = len(batch) > 1
-            task = loop.create_task(self._run(batch))
-            self._running.add(task)
-            task.add_done_callback(self._ended)
+        if not batch:
+            return  # nobody waits, or only items whose key is in a batch under way: its end looks again
+        self._started_at = loop.time()
+        self._gathered = len(batch) > 1
+        keys = {self._key(item) for item, _, _ in batch} if self._key is not None else set()
+        self._busy |= keys
+        task = loop.create_task(self._run(batch))
+        self._running.add(task)
+        task.add_done_callback(lambda done: self._ended(done, keys))
         self._schedule(loop)
 
-    def _ended(self, task: "asyncio.Task[None]") -> None:
+    def _take(self) -> "list[tuple[T, asyncio.Future[R], str]]":
+        """The next batch; items whose key is busy keep their place."""
+        batch: list[tuple[T, asyncio.Future[R], str]] = []
+        held: list[tuple[T, asyncio.Future[R], str]] = []
+        while self._waiting and len(batch) < self._max_batch:
+            entry = self._waiting.popleft()
+            if entry[1].cancelled():
+                continue
+            (held if self._key is not None and self._key(entry[0]) in self._busy else batch).append(entry)
+        self._waiting.extendleft(reversed(held))
+        return batch
+
+    def _ended(self, task: "asyncio.Task[None]", keys: set[Hashable]) -> None:
         self._running.discard(task)
+        self._busy -= keys
         loop = task.get_loop()
         if not loop.is_closed():
             self._schedule(loop)

@@ -1,0 +1,140 @@
+"""Calls under way in this process: the only place that sends anything outside.
+
+A nonce is in `_alive` from before its intent is committed until its receipt is. Whoever finds a try of this process whose
+nonce is not there knows that it is void: it never was and never will be sent. A call outlives the RPC that asked for it; its
+receipt is retried until it commits.
+
+Can go wrong: the process ends in between. The try stays `requested` until its death is proved, then it is unknown.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import replace
+from uuid import UUID
+
+from libs.kernel.refusal import Refusal
+from libs.runtime.faults import fault_point
+from libs.telemetry.catalogue import EFFECT_SECONDS, EFFECTS
+from libs.telemetry.logs import get_logger, log_context
+from libs.telemetry.traces import continued
+from services.gateway.domain.arguments import key_of, parse
+from services.gateway.domain.effect import Effect, EffectName, Failed, Outcome, Receipt, ReplayClass, State
+from services.gateway.ports import Dispatch, Ports, Request
+
+Record = Callable[[Receipt], Awaitable[Effect | None]]
+log = get_logger(__name__)
+
+
+class Calls:
+    """The calls of one process."""
+
+    def __init__(self, ports: Ports, record: Record) -> None:
+        self._ports = ports
+        self._record = record
+        self._alive: set[UUID] = set()
+        self._results: dict[EffectName, asyncio.Future[Effect | None]] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    @property
+    def under_way(self) -> int:
+        """Calls of this process that have no recorded receipt."""
+        return len(self._alive)
+
+    def alive(self, nonce: UUID) -> bool:
+        """Whether this process may still send, or is sending, the try of this nonce."""
+        return nonce in self._alive
+
+    def reserve(self, nonces: Iterable[UUID]) -> None:
+        """Before their intents are committed."""
+        self._alive.update(nonces)
+
+    def release(self, nonces: Iterable[UUID]) -> None:
+        """Void: they will never be sent."""
+        self._alive.difference_update(nonces)
+
+    def start(self, dispatch: Dispatch) -> None:
+        """Makes the call of a committed intent, in a task of its own."""
+        result: asyncio.Future[Effect | None] = asyncio.get_running_loop().create_future()
+        self._results[dispatch.name] = result
+        task = asyncio.get_running_loop().create_task(self._run(dispatch, result), name=f"call {dispatch.tool}")
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    def result(self, name: EffectName) -> "asyncio.Future[Effect | None] | None":
+        """The outcome to come of a slot whose call this process makes; None where another does, or none is made."""
+        return self._results.get(name)
+
+    async def stop(self, grace_ms: int) -> None:
+        """Waits for calls under way; what is left then is cut, and its outcome is for those who find this process dead."""
+        if self._tasks:
+            await asyncio.wait(set(self._tasks), timeout=grace_ms / 1000)
+        left = list(self._tasks)
+        for task in left:
+            task.cancel()
+        await asyncio.gather(*left, return_exceptions=True)
+
+    async def _run(self, dispatch: Dispatch, result: "asyncio.Future[Effect | None]") -> None:
+        name = dispatch.name
+        try:
+            with (
+                continued(dispatch.traceparent, "effect", tool=dispatch.tool),
+                log_context(run=name.run_id, step=name.step_key, slot=name.slot),
+            ):
+                fault_point("gateway.after_intent")
+                outcome = await self._call(dispatch)
+                fault_point("gateway.after_call")
+                EFFECTS.labels(dispatch.tool, outcome.state.value).inc()
+                effect = await self._recorded(Receipt(name, dispatch.n, dispatch.nonce, outcome))
+                fault_point("gateway.after_receipt")
+            result.set_result(effect)
+        finally:
+            self._alive.discard(dispatch.nonce)
+            if self._results.get(name) is result:
+                del self._results[name]
+            if not result.done():
+                result.cancel()
+
+    async def _call(self, dispatch: Dispatch) -> Outcome:
+        """The tool's outcome; whatever it raises may have been after bytes left."""
+        tool = self._ports.tools.find(dispatch.tool)
+        if tool is None:
+            return Outcome(State.NOT_SENT, failure=Failed("infrastructure", "the tool is not offered any more", "NOT_FOUND"))
+        request = Request(
+            name=dispatch.name,
+            tenant=dispatch.tenant,
+            project=dispatch.project,
+            arguments=parse(dispatch.proposal),
+            key=key_of(dispatch.name),
+            replay_class=dispatch.replay_class,
+        )
+        began_ms = self._ports.clock.monotonic_ms()
+        try:
+            outcome = await tool.call(request)
+        except Exception as error:
+            log.error("a tool failed in an unforeseen way", tool=dispatch.tool, exc_info=error)
+            outcome = Outcome(State.UNKNOWN, cause="internal_error", evidence=type(error).__name__)
+        EFFECT_SECONDS.labels(dispatch.tool).observe((self._ports.clock.monotonic_ms() - began_ms) / 1000)
+        if outcome.state is State.UNKNOWN and dispatch.replay_class is ReplayClass.PURE:
+            return lost_pure(outcome, dispatch.hold)
+        return outcome
+
+    async def _recorded(self, receipt: Receipt) -> Effect | None:
+        """Records the receipt, however long the database is away."""
+        failures = 0
+        while True:
+            try:
+                return await self._record(receipt)
+            except Refusal as refusal:
+                log.warning("a receipt cannot be recorded yet", reason=refusal.reason.value, message=refusal.message)
+            await asyncio.sleep(min(self._ports.limits.receipt_retry_ms << min(failures, 6), 5_000) / 1000)
+            failures += 1
+
+
+def lost_pure(outcome: Outcome, hold: int) -> Outcome:
+    """A pure call whose answer was lost may simply be repeated, as a new cost; the lost one is charged what was held."""
+    text = {
+        "call_timed_out": "no answer came in time",
+        "process_died": "the gateway process died before the answer was recorded",
+    }.get(outcome.cause, "the answer was lost")
+    failure = outcome.failure or Failed("transient", text, (outcome.cause or "answer_lost").upper())
+    return replace(outcome, state=State.FAILED, failure=failure, cost=hold)

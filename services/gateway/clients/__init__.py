@@ -1,0 +1,1 @@
+"""What the gateway reaches: tools, models, artifacts, keys, the machine."""

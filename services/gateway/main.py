@@ -1,0 +1,128 @@
+"""Composition root of the gateway: the only file that constructs things."""
+
+from runway.gateway.v1.gateway_service_pb2_grpc import add_GatewayServiceServicer_to_server
+from runway.internal.gateway.v1.gateway_internal_pb2_grpc import add_EffectServiceServicer_to_server
+
+from libs.fence.cold import ColdReader
+from libs.fence.raising import FencePoint
+from libs.fence.token import Verifier
+from libs.outbox import Relay
+from libs.pg import Database
+from libs.rpc.batcher import Batcher
+from libs.rpc.server import Mounted
+from libs.runtime.host import Host
+from libs.runtime.process import run as run_process
+from libs.runtime.sender import PeerSender
+from libs.runtime.service import Composed, Loop, Service
+from services.gateway.app.admit_intents import admit_intents
+from services.gateway.app.adopt_tries import adopt_tries
+from services.gateway.app.invoke import Invoker
+from services.gateway.app.record_receipts import record_receipts
+from services.gateway.app.run_calls import Calls
+from services.gateway.clients.authorities import CheckpointArtifacts, LaunchOwners, SigningKeys
+from services.gateway.clients.git_push import GitPush
+from services.gateway.clients.http import Http
+from services.gateway.clients.http_request import HttpRequest
+from services.gateway.clients.machine import LinuxMachine
+from services.gateway.clients.models import Model
+from services.gateway.clients.notices import EventNotices
+from services.gateway.clients.registry import Registry
+from services.gateway.domain.effect import Effect, Receipt
+from services.gateway.loops import GatewayStuck, loops
+from services.gateway.ports import Admitted, Intent, Limits, Ports
+from services.gateway.servicer import SERVICE, GatewayServicer
+from services.gateway.servicer_internal import EffectServicer, GatewayFences
+from services.gateway.settings import GatewaySettings
+from services.gateway.store.effects import EffectStore
+from services.gateway.store.processes import ProcessStore
+from services.gateway.store.standing import GatewayStanding, collecting
+from services.gateway.translate import MAX_WAIT_MS
+
+MAX_BATCH = 200
+"""Intents or receipts of one commit: more gains nothing and makes a raise wait longer."""
+
+
+async def compose(host: Host) -> Service:
+    """Builds the gateway for this process; opens nothing."""
+    settings = GatewaySettings()
+    settings.register_secrets()
+    url = host.database_url("gateway")
+    db = Database(url, name="gateway", size=settings.pool_size)
+    leaf_db = Database(url, name="gateway-leaf", size=settings.leaf_pool_size)
+    relay = Relay(db, PeerSender(host.peers), host.clock)
+    notices = EventNotices(host.ids)
+    http = Http(
+        connect_timeout_ms=settings.connect_timeout_ms,
+        response_limit_bytes=settings.response_limit_bytes,
+        max_connections=settings.max_calls,
+    )
+    ports = Ports(
+        store=EffectStore(db, relay, host.ids),
+        processes=ProcessStore(db),
+        machine=LinuxMachine(settings.host_id),
+        tools=Registry(
+            [
+                GitPush(settings, CheckpointArtifacts(host.peers)),
+                HttpRequest(settings, http),
+                *(Model(name, settings, http) for name in settings.models),
+            ]
+        ),
+        notices=notices,
+        owners=LaunchOwners(host.peers),
+        clock=host.clock,
+        ids=host.ids,
+        process=host.ids.random128(),
+        limits=Limits(
+            poll_ms=settings.poll_ms,
+            receipt_retry_ms=settings.receipt_retry_ms,
+            max_calls=settings.max_calls,
+            adopt_rows=1_000,
+        ),
+    )
+    receipts: Batcher[Receipt, Effect | None] = Batcher(
+        lambda items: record_receipts(ports, items), name="receipts", max_batch=MAX_BATCH, key=lambda r: r.name.run_id
+    )
+    calls = Calls(ports, receipts.submit)
+    intents: Batcher[Intent, Admitted] = Batcher(
+        lambda items: admit_intents(ports, calls, items), name="intents", max_batch=MAX_BATCH, key=lambda i: i.asked.run_id
+    )
+    cold = ColdReader(db, host.peers)
+    standing = GatewayStanding(notices, host.ids, host.clock)
+
+    async def start() -> None:
+        await db.open()
+        await leaf_db.open()
+        await adopt_tries(ports)
+
+    async def stop() -> None:
+        await intents.close()
+        await calls.stop(settings.stop_grace_ms)
+        await receipts.close()
+        await cold.close()
+        await http.close()
+        await leaf_db.close()
+        await db.close()
+
+    long_ms = MAX_WAIT_MS + 5_000
+    return Composed(
+        name="gateway",
+        healthy=db.ping,
+        servicers=[
+            Mounted(
+                add_GatewayServiceServicer_to_server, GatewayServicer(ports, Invoker(ports, calls, intents, cold)), SERVICE
+            ),
+            Mounted(add_EffectServiceServicer_to_server, EffectServicer(ports), "runway.internal.gateway.v1.EffectService"),
+        ],
+        stuck=GatewayStuck(ports, db).list_stuck,
+        fences=GatewayFences(FencePoint(leaf_db, standing), collecting, relay),
+        loops=[Loop("relay", relay.run), *loops(ports, calls, settings)],
+        deadlines_ms={f"/{SERVICE}/{method}": long_ms for method in ("InvokeTool", "Generate", "WaitEffect")},
+        leases=Verifier(SigningKeys(host.peers), host.clock, audience=settings.audience),
+        start=start,
+        stop=stop,
+    )
+
+
+def run() -> None:
+    """This service alone in a process."""
+    run_process(["gateway"])

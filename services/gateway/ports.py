@@ -1,0 +1,355 @@
+"""What the gateway's app needs of the world. Pure: values and Protocols."""
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeVar
+from uuid import UUID
+
+from libs.fence.values import Admission, Asked, Judgement, Verdict
+from libs.kernel.clock import Clock
+from libs.kernel.ids import IdSource
+from services.gateway.domain.effect import Effect, EffectName, Landed, Outcome, ReplayClass, Try
+from services.gateway.domain.lookup import Seen
+from services.gateway.domain.process import ProcessIdentity
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What a tool is asked: the slot, for whom, the arguments as JSON data, and the key a provider may know the slot by."""
+
+    name: EffectName
+    tenant: str
+    project: str
+    arguments: Any
+    key: str
+    replay_class: ReplayClass
+
+
+class Tool(Protocol):
+    """Something outside that acts, or a model. Holds its own credentials; nobody else sees them."""
+
+    @property
+    def name(self) -> str:
+        """`git.push`, or `model:NAME`: also its name in capabilities and scopes."""
+        ...
+
+    @property
+    def kind(self) -> str:
+        """`tool` or `model`."""
+        ...
+
+    @property
+    def description(self) -> str:
+        """One sentence for people."""
+        ...
+
+    @property
+    def replay_class(self) -> ReplayClass:
+        """What may follow a lost answer, unless the caller may say."""
+        ...
+
+    @property
+    def schema(self) -> Mapping[str, Any]:
+        """JSON Schema of its arguments."""
+        ...
+
+    @property
+    def settle_ms(self) -> int:
+        """How long bytes that left may still take effect: the connection's maximum and the provider's."""
+        ...
+
+    def classify(self, arguments: Any, asked: ReplayClass | None) -> ReplayClass:
+        """The class of one call. Refuses INVALID_FIELD what may not be asked."""
+        ...
+
+    def check(self, arguments: Any) -> None:
+        """Refuses INVALID_FIELD arguments that fit the schema and still cannot be."""
+        ...
+
+    def provider(self, arguments: Any) -> str:
+        """The provider's name, as a scope that an operator may stop; empty: none."""
+        ...
+
+    def hold(self, arguments: Any) -> int:
+        """Money that a call may cost, in micros, where the caller names none."""
+        ...
+
+    async def call(self, request: Request) -> Outcome:
+        """Acts. Says `unknown` of everything that may have happened and was not answered."""
+        ...
+
+    async def lookup(self, request: Request) -> Seen:
+        """What became of an earlier call. Changes nothing."""
+        ...
+
+
+class Tools(Protocol):
+    """What this gateway offers."""
+
+    def find(self, name: str) -> Tool | None:
+        """By name."""
+        ...
+
+    def all(self) -> Sequence[Tool]:
+        """By name, sorted."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Intent:
+    """One call that asks to be committed before it is made. `slot` empty: named here, `tool#ordinal`."""
+
+    admission: Admission
+    slot: str
+    capability: str
+    replay_class: ReplayClass
+    proposal: bytes
+    digest: bytes
+    hold: int
+    nonce: UUID
+    traceparent: str = ""
+
+    @property
+    def asked(self) -> Asked:
+        """Who asks."""
+        return self.admission.asked
+
+
+@dataclass(frozen=True, slots=True)
+class Admitted:
+    """The verdict on an intent. `n`: its dispatch where it was `ok`; `effect`: what the slot holds where it was used before."""
+
+    judgement: Judgement
+    name: EffectName
+    n: int = 0
+    free: int = 0
+    effect: Effect | None = None
+
+    @property
+    def verdict(self) -> Verdict:
+        """The verdict."""
+        return self.judgement.verdict
+
+
+@dataclass(frozen=True, slots=True)
+class Dispatch:
+    """A committed intent: the right, of this process alone, to make one call."""
+
+    name: EffectName
+    n: int
+    nonce: UUID
+    tool: str
+    replay_class: ReplayClass
+    proposal: bytes
+    hold: int
+    tenant: str
+    project: str
+    traceparent: str
+
+
+@dataclass(frozen=True, slots=True)
+class Notice:
+    """An event to send beside a commit: receiver, the oneof's name, the run, the serialized payload."""
+
+    receiver: str
+    kind: str
+    run_id: UUID
+    payload: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """What a run has used, as reported under a sequence."""
+
+    run_id: UUID
+    sequence: int
+    micros: int
+    tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class Attended:
+    """A try as it is stored, and whether its attempt still holds the step in an open run."""
+
+    attempt: Try
+    attended: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Stuck:
+    """An effect that waits: unknown, for a person, or under way for long."""
+
+    name: EffectName
+    tool: str
+    state: str
+    since_ms: int
+
+
+class Notices(Protocol):
+    """Builds the events that the gateway sends."""
+
+    def unknown(self, effect: Effect, cause: str, now_ms: int) -> Sequence[Notice]:
+        """EffectUnknown."""
+        ...
+
+    def resolved(self, effect: Effect, now_ms: int) -> Sequence[Notice]:
+        """EffectResolved, for readiness and the reconciler."""
+        ...
+
+    def quiesced(self, run_id: UUID, epoch: int, incarnation: int, now_ms: int) -> Notice:
+        """PointQuiesced."""
+        ...
+
+    def usage(self, usage: Usage, now_ms: int) -> Notice:
+        """UsageSettled."""
+        ...
+
+
+class Transaction(Protocol):
+    """One transaction of the gateway's database."""
+
+    async def admit(self, intents: Sequence[Intent], process: UUID, now_ms: int) -> list[Admitted]:
+        """Locks scopes and gates, then judges and stores in one statement."""
+        ...
+
+    async def judge(self, admissions: Sequence[Admission]) -> list[Judgement]:
+        """Locks and judges, for what commits nothing of its own."""
+        ...
+
+    async def lock(self, run_ids: Sequence[UUID]) -> None:
+        """The one lock of each run, in order."""
+        ...
+
+    async def effects(self, names: Sequence[EffectName]) -> dict[EffectName, Effect]:
+        """Slots that exist."""
+        ...
+
+    async def tries(self, keys: Sequence[tuple[EffectName, int]]) -> dict[tuple[EffectName, int], Attended]:
+        """Tries that exist, by name and number; asked with number 0, the newest (under its own number)."""
+        ...
+
+    async def save(self, landed: Sequence[Landed], causes: Mapping[tuple[EffectName, int], str]) -> None:
+        """New values of slots and tries, and what their runs get back and use."""
+        ...
+
+    async def settle(self, run_ids: Sequence[UUID], used: Sequence[UUID], notices: Notices, now_ms: int) -> None:
+        """Of runs that are not open: reports those that became quiet, and their usage; `used` used more just now."""
+        ...
+
+    async def send(self, notices: Sequence[Notice], now_ms: int) -> None:
+        """Outbox rows."""
+        ...
+
+
+class Store(Protocol):
+    """The gateway's database."""
+
+    @property
+    def incarnation(self) -> int:
+        """Incarnation of the database."""
+        ...
+
+    async def run(self, work: Callable[[Transaction], Awaitable[T]]) -> T:
+        """Runs `work` in a transaction; its events leave after the commit. May call it again."""
+        ...
+
+    async def effect(self, name: EffectName) -> Effect | None:
+        """One slot."""
+        ...
+
+    async def inspected(self, names: Sequence[EffectName]) -> dict[EffectName, tuple[Effect, Try]]:
+        """Slots with their newest tries."""
+        ...
+
+    async def page(self, run_id: UUID, after: int, limit: int) -> list[tuple[Effect, list[Try]]]:
+        """A run's ledger beyond an ordinal."""
+        ...
+
+    async def owner(self, run_id: UUID) -> tuple[str, str] | None:
+        """Tenant and project of a run's effects; None where it has none."""
+        ...
+
+    async def stuck(self, before_ms: int, limit: int) -> list[Stuck]:
+        """Effects that have waited since before."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Left:
+    """A try under way of some process, and its effect's class and tool."""
+
+    attempt: Try
+    replay_class: ReplayClass
+    tool: str
+
+
+class Processes(Protocol):
+    """Rows of gateway processes."""
+
+    async def register(self, me: ProcessIdentity, now_ms: int) -> None:
+        """Says that this process may have tries."""
+        ...
+
+    async def others(self, me: UUID) -> list[ProcessIdentity]:
+        """Other processes that have tries under way."""
+        ...
+
+    async def tries_of(self, processes: Sequence[UUID], limit: int) -> list[Left]:
+        """Their tries under way."""
+        ...
+
+    async def end(self, processes: Sequence[UUID], now_ms: int) -> None:
+        """They are over."""
+        ...
+
+    async def forget(self, before_ms: int) -> None:
+        """Drops rows of processes that ended long ago and left nothing."""
+        ...
+
+
+class Machine(Protocol):
+    """The machine this process runs on."""
+
+    def me(self, process: UUID) -> ProcessIdentity:
+        """This process."""
+        ...
+
+    def dead(self, other: ProcessIdentity, me: ProcessIdentity) -> bool:
+        """Whether another process is proved dead."""
+        ...
+
+
+class Owners(Protocol):
+    """Who owns runs, as launch says."""
+
+    async def owner(self, run_id: UUID) -> tuple[str, str] | None:
+        """Tenant and project; None for an unknown run."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Numbers that the app goes by; see the settings."""
+
+    poll_ms: int
+    receipt_retry_ms: int
+    max_calls: int
+    adopt_rows: int
+
+
+@dataclass(frozen=True, slots=True)
+class Ports:
+    """All of it."""
+
+    store: Store
+    processes: Processes
+    machine: Machine
+    tools: Tools
+    notices: Notices
+    owners: Owners
+    clock: Clock
+    ids: IdSource
+    process: UUID
+    limits: Limits

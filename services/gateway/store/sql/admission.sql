@@ -1,0 +1,108 @@
+-- Admission of a batch of intents, behind libs.fence's lock_scopes and lock_gates in the same transaction: the snapshot of each
+-- statement here is younger than every lock, so it sees each raise, hold and slot committed while they waited.
+
+-- name: read_ordinals
+-- How many unnamed calls of a tool each attempt has made.
+SELECT o.run_id, o.step_key, o.attempt_id, o.tool, o.used
+  FROM unnest($1::uuid[], $2::text[], $3::uuid[], $4::text[]) AS n(run_id, step_key, attempt_id, tool)
+  JOIN slot_ordinal AS o USING (run_id, step_key, attempt_id, tool);
+
+-- name: keep_ordinals
+-- Ordinals that were really used.
+INSERT INTO slot_ordinal AS o (run_id, step_key, attempt_id, tool, used)
+SELECT * FROM unnest($1::uuid[], $2::text[], $3::uuid[], $4::text[], $5::integer[]) AS n(run_id, step_key, attempt_id, tool, used)
+ ORDER BY 1, 2, 3, 4
+ON CONFLICT (run_id, step_key, attempt_id, tool) DO UPDATE SET used = greatest(o.used, excluded.used);
+
+-- name: admit
+-- Judges every item, inserts effect and dispatch for those that pass, adds to `held` only what was really inserted, and
+-- returns a verdict per item with what its slot held before. Of equal slots in one batch the first asks, the others are
+-- `taken` and attach to it. A first grant makes its own step fence.
+WITH item AS MATERIALIZED (
+    SELECT * FROM unnest($1::uuid[], $2::text[], $3::text[], $4::bigint[], $5::bigint[], $6::bigint[], $7::uuid[], $8::text[],
+                         $9::text[], $10::text[], $11::text[], $12::text[], $13::text[], $14::bytea[], $15::bytea[],
+                         $16::bigint[], $17::uuid[])
+        WITH ORDINALITY AS i(run_id, step_key, slot, epoch, authority_epoch, lease_epoch, attempt_id, tenant, project, tool,
+                             provider, capability, replay_class, proposal, digest, hold, nonce, ord)),
+stopped AS MATERIALIZED (
+    SELECT i.ord, min(s.kind || ' ' || s.scope_id) AS scope
+      FROM item AS i
+     CROSS JOIN LATERAL (VALUES ('tenant', i.tenant), ('project', i.tenant || '/' || i.project), ('tool', i.tool),
+                                ('provider', i.provider)) AS v(kind, scope_id)
+      JOIN scope_fence AS s USING (kind, scope_id)
+     WHERE s.mode > 0
+     GROUP BY i.ord),
+seen AS MATERIALIZED (
+    SELECT i.*, g.epoch AS gate_epoch, g.mode, g.outcome, g.granted - g.held - g.used AS free, st.scope,
+           f.run_id IS NULL AS unfenced, e.state, e.version,
+           CASE
+             WHEN st.ord IS NOT NULL THEN 'scope'
+             WHEN g.run_id IS NULL OR g.stamp <> $18 OR g.epoch < i.epoch THEN 'cold'
+             WHEN g.mode = 2 THEN 'closed'
+             WHEN g.mode = 1 THEN 'paused'
+             WHEN f.run_id IS NULL AND i.lease_epoch > 1 THEN 'cold'
+             WHEN (f.authority_epoch, f.lease_epoch, f.attempt_id) < (i.authority_epoch, i.lease_epoch, i.attempt_id) THEN 'cold'
+             WHEN (f.authority_epoch, f.lease_epoch, f.attempt_id) > (i.authority_epoch, i.lease_epoch, i.attempt_id) THEN 'fenced'
+             WHEN g.epoch > i.epoch THEN 'stale'
+             WHEN NOT (g.capabilities && ARRAY[i.capability, split_part(i.capability, ':', 1) || ':*']) THEN 'denied'
+             WHEN e.state IS NULL OR e.state IN ('failed', 'not_sent', 'absent') THEN 'pass'
+             WHEN e.state = 'succeeded' AND e.replay_class = 'pure' AND i.replay_class = 'pure' AND e.tool = i.tool
+                  AND e.proposal_digest <> i.digest THEN 'pass'
+             WHEN e.state IN ('succeeded', 'observed', 'compensated') THEN 'replayed'
+             ELSE 'taken'
+           END AS verdict
+      FROM item AS i
+      LEFT JOIN stopped AS st USING (ord)
+      LEFT JOIN run_gate AS g USING (run_id)
+      LEFT JOIN step_fence AS f USING (run_id, step_key)
+      LEFT JOIN effect AS e USING (run_id, step_key, slot)),
+made AS (
+    INSERT INTO step_fence AS f (run_id, step_key, authority_epoch, lease_epoch, attempt_id)
+    SELECT DISTINCT ON (run_id, step_key) run_id, step_key, authority_epoch, lease_epoch, attempt_id
+      FROM seen WHERE verdict = 'pass' AND unfenced
+     ORDER BY run_id, step_key, authority_epoch DESC, attempt_id DESC
+    ON CONFLICT (run_id, step_key) DO UPDATE SET lease_epoch = f.lease_epoch
+    RETURNING f.*),
+judged AS MATERIALIZED (
+    SELECT s.*, CASE WHEN s.verdict = 'pass' AND s.unfenced AND (m.authority_epoch, m.lease_epoch, m.attempt_id)
+                            IS DISTINCT FROM (s.authority_epoch, s.lease_epoch, s.attempt_id) THEN 'fenced' ELSE s.verdict END AS ruling
+      FROM seen AS s LEFT JOIN made AS m USING (run_id, step_key)),
+asking AS MATERIALIZED (
+    SELECT DISTINCT ON (run_id, step_key, slot) * FROM judged WHERE ruling = 'pass' ORDER BY run_id, step_key, slot, ord),
+affordable AS MATERIALIZED (
+    SELECT * FROM (SELECT *, fit_sum(hold, free) OVER (PARTITION BY run_id ORDER BY ord
+                                                       ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS before
+                     FROM asking) AS a
+     WHERE coalesce(before, 0) + hold <= free),
+put AS (
+    INSERT INTO effect AS e (run_id, step_key, slot, tool, replay_class, state, version, dispatches, proposal, proposal_digest,
+                             tenant, project, held, created_ms, changed_ms)
+    SELECT run_id, step_key, slot, tool, replay_class, 'requested', 1, 1, proposal, digest, tenant, project, hold, $20, $20
+      FROM affordable ORDER BY run_id, step_key, slot
+    ON CONFLICT (run_id, step_key, slot) DO UPDATE
+        SET tool = excluded.tool, replay_class = excluded.replay_class, state = 'requested', version = e.version + 1,
+            dispatches = e.dispatches + 1, proposal = excluded.proposal, proposal_digest = excluded.proposal_digest,
+            result = NULL, failure_class = '', failure_message = '', failure_type = '', evidence = '',
+            held = e.held + excluded.held, changed_ms = excluded.changed_ms, resolved_ms = 0
+      WHERE e.state IN ('failed', 'not_sent', 'absent') OR e.state = 'succeeded' AND e.replay_class = 'pure'
+    RETURNING e.run_id, e.step_key, e.slot, e.dispatches),
+sent AS (
+    INSERT INTO effect_dispatch (run_id, step_key, slot, n, nonce, process, authority_epoch, lease_epoch, attempt_id, state,
+                                 held, requested_ms)
+    SELECT p.run_id, p.step_key, p.slot, p.dispatches, a.nonce, $19::uuid, a.authority_epoch, a.lease_epoch, a.attempt_id,
+           'requested', a.hold, $20
+      FROM put AS p JOIN affordable AS a USING (run_id, step_key, slot)
+    RETURNING run_id, step_key, slot, n, held, nonce),
+counted AS (
+    UPDATE run_gate AS g SET held = g.held + s.held
+      FROM (SELECT run_id, sum(held)::bigint AS held FROM sent GROUP BY run_id HAVING sum(held) > 0) AS s
+     WHERE g.run_id = s.run_id)
+SELECT CASE WHEN j.ruling <> 'pass' THEN j.ruling
+            WHEN d.nonce = j.nonce THEN 'ok'
+            WHEN d.nonce IS NULL AND a.ord IS NULL THEN 'budget'
+            ELSE 'taken' END AS verdict,
+       j.gate_epoch, j.mode, j.outcome, j.scope, j.free, d.n
+  FROM judged AS j
+  LEFT JOIN affordable AS a USING (run_id, step_key, slot)
+  LEFT JOIN sent AS d USING (run_id, step_key, slot)
+ ORDER BY j.ord;
