@@ -9,9 +9,7 @@ from tests.rpc.scheduler.harness import Replica, World
 
 
 @pytest.fixture
-async def world(
-    database: Callable[[str], Awaitable[str]], etcd_server: list[str], etcd_prefix: str
-) -> AsyncIterator[World]:
+async def world(database: Callable[[str], Awaitable[str]], etcd_server: list[str], etcd_prefix: str) -> AsyncIterator[World]:
     async with AsyncExitStack() as stack:
         made = World(await database("scheduler"), etcd_server, etcd_prefix, stack)
         await made.open()

@@ -32,7 +32,12 @@ from services.scheduler.main import compose_with
 from services.scheduler.settings import SchedulerSettings
 
 SECRET = "a-secret-of-the-tests"
-KEYS = {"rk_a": ("a", "", "worker"), "rk_a_other": ("a", "other", "worker"), "rk_b": ("b", "", "worker"), "rk_a_plain": ("a", "", "")}
+KEYS = {
+    "rk_a": ("a", "", "worker"),
+    "rk_a_other": ("a", "other", "worker"),
+    "rk_b": ("b", "", "worker"),
+    "rk_a_plain": ("a", "", ""),
+}
 HANDLER = "demo.work@1"
 EPOCH = make_epoch(256, 1)
 APPLIED = inbox_pb2.EventVerdict(verdict=inbox_pb2.VERDICT_APPLIED)
@@ -202,9 +207,7 @@ class World:
             "runway.internal.launch.v1.LaunchInternalService",
         )
         made: dict[str, Service] = {
-            "launch": Composed(
-                name="launch", healthy=yes, servicers=[internal], inbox=self.to_launch.take, fences=self.launch
-            ),
+            "launch": Composed(name="launch", healthy=yes, servicers=[internal], inbox=self.to_launch.take, fences=self.launch),
             "readiness": Composed(name="readiness", healthy=yes, inbox=self.to_readiness.take),
             "gateway": Composed(name="gateway", healthy=yes, fences=self.gateway),
             "checkpoint": Composed(name="checkpoint", healthy=yes, fences=self.checkpoint),
@@ -370,5 +373,3 @@ async def renew(stub: Any, token: bytes, *, key: str = "rk_a", refused_epoch: in
 async def attempts(replica: Replica, run_id: UUID) -> list[people_pb.Attempt]:
     request = people_pb.ListAttemptsRequest(run_id=str(run_id))
     return list((await replica.people().ListAttempts(request, metadata=bearer())).attempts)
-
-
