@@ -1,5 +1,6 @@
 """gRPC of launch: parse → app → translate. No decisions, no SQL."""
 
+import asyncio
 from collections.abc import AsyncIterator
 from typing import Any
 from uuid import UUID
@@ -122,7 +123,11 @@ class LaunchServicer(launch_service_pb2_grpc.LaunchServiceServicer):
                 asks[number] = await self._ask(caller, launch)
             except Refusal as refusal:
                 answers[number] = refusal
-        answers |= zip(asks, await launch_runs(self._ports, list(asks.values())), strict=True) if asks else {}
+        outcomes = await asyncio.gather(*(self._launch.submit(ask) for ask in asks.values()), return_exceptions=True)
+        for number, outcome in zip(asks, outcomes, strict=True):
+            if isinstance(outcome, BaseException) and not isinstance(outcome, Refusal):
+                raise outcome
+            answers[number] = outcome
         return pb.LaunchRunsResponse(results=[_result(answers[number]) for number in range(len(request.launches))])
 
     async def _run(self, text: str) -> Run:
