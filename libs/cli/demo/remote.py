@@ -71,6 +71,7 @@ def fingerprint(repository: Path) -> str:
 
 def prepare(data: Path, repo: str, reporter: Reporter) -> Remote:
     """Empties the demo's folder and makes the remote."""
+    data = data.resolve()
     if shutil.which("git") is None:
         raise DemoError("git is not installed")
     if data.exists() and any(data.iterdir()) and not (data / MARK).exists():
