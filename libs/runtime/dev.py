@@ -79,7 +79,8 @@ class DevStack:
         (self.folder / MARK).touch()
         urls, endpoints = await self._servers()
         self.say("servers", f"postgresql and etcd are up after {time.monotonic() - began:.1f} s")
-        await asyncio.gather(*(migrate(urls[name], f"services.{name}.migrations") for name in SERVICES))
+        for name in SERVICES:
+            await migrate(urls[name], f"services.{name}.migrations")
         secret = self._kept("service-secret", lambda: secrets.token_urlsafe(32))
         self._environ = self._surroundings(urls, endpoints, secret)
         await asyncio.gather(*(self._spawn(host) for host in self.hosts))

@@ -21,12 +21,14 @@ def demo(
         from libs.cli.demo.remote import DemoError, prepare
         from libs.cli.demo.report import Reporter
         from libs.cli.demo.story import tell
+        from runway_sdk.errors import RunwayError
+        from runway_sdk.testing import StackError
 
         reporter = Reporter(time.monotonic)
         try:
             remote = prepare(data, repo, reporter)
             return 0 if await tell(data, remote, reporter) else EXIT_REFUSED
-        except DemoError as error:
+        except (DemoError, StackError, RunwayError) as error:
             reporter.fail(str(error))
             return EXIT_REFUSED
         finally:
