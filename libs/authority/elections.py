@@ -90,7 +90,12 @@ class ShardElections:
     @property
     def session_alive(self) -> bool:
         """Whether the session lives by our own clock: what was won under it may be acted on."""
-        return self._session is not None and self._session.alive
+        return self._session is not None and self._session.judge()
+
+    @property
+    def round_trip_ms(self) -> int:
+        """How long etcd took to answer the newest renewal."""
+        return 0 if self._session is None else self._session.round_trip_ms
 
     def healthy(self) -> bool:
         """Whether the session lives and etcd has told us who leads what."""

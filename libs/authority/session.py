@@ -34,6 +34,8 @@ class Session:
         self.lease = 0
         self.lost = asyncio.Event()
         self.why = ""
+        self.round_trip_ms = 0
+        """How long the newest renewal took."""
 
     @property
     def alive(self) -> bool:
@@ -79,6 +81,7 @@ class Session:
         return True
 
     def _renewed(self, sent_ms: int) -> None:
+        self.round_trip_ms = self._clock.monotonic_ms() - sent_ms
         self._deadline_ms = sent_ms + self._ttl_ms * 2 // 3
 
     def _lose(self, why: str) -> None:

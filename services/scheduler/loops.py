@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Mapping
 from typing import Any, Protocol
+from uuid import UUID
 
 from runway.internal.inbox.v1 import inbox_pb2
 
@@ -25,6 +26,8 @@ from services.scheduler.settings import SchedulerSettings
 log = get_logger(__name__)
 KEY_KEEP_MS = 86_400_000
 WORKER_KEEP_MS = 86_400_000
+FORGET_BATCH = 500
+CARRIED_MS = 60_000
 
 
 class Doubts(Protocol):
@@ -35,9 +38,22 @@ class Doubts(Protocol):
         """How late our timers are."""
         ...
 
+    @property
+    def etcd_ms(self) -> float:
+        """How long etcd took to answer last."""
+        ...
+
+    async def draining(self) -> None:
+        """Returns once the process is on its way out."""
+        ...
+
 
 class HouseKeeping(Protocol):
     """What is written down now and then."""
+
+    async def forget_runs(self, before: UUID, limit: int) -> int:
+        """Old closed runs."""
+        ...
 
     async def put_workers(self, workers: list[tuple[str, str, str, str, str, int]]) -> None:
         """Workers seen."""
@@ -59,7 +75,9 @@ class HouseKeeping(Protocol):
 class Expiry:
     """Ends silent leases. `sweep` decides; this gathers what speaks against ourselves and commits."""
 
-    def __init__(self, ports: Ports, book: Book, doubts: Doubts) -> None:
+    def __init__(self, ports: Ports, book: Book, doubts: Doubts, interval_ms: int) -> None:
+        self._interval_ms = interval_ms
+        self._due_ms = 0
         self._ports = ports
         self._book = book
         self._doubts = doubts
@@ -67,9 +85,11 @@ class Expiry:
     async def run(self) -> None:
         """One sweep."""
         book, limits = self._book, self._ports.limits
-        evidence = Evidence(self._doubts.loop_lag_ms, book.database_ms, 0.0, book.heard)
-        book.database_ms, book.heard = 0.0, 0
         now_ms = self._ports.clock.monotonic_ms()
+        late_ms = max(self._doubts.loop_lag_ms, now_ms - self._due_ms) if self._due_ms else 0.0
+        self._due_ms = now_ms + self._interval_ms
+        evidence = Evidence(late_ms, book.database_ms, self._doubts.etcd_ms, book.heard)
+        book.database_ms, book.heard = 0.0, 0
         live = [lease for lease in book.leases.values() if book.epoch(lease.shard) is not None]
         found = sweep(live, now_ms, limits.first_beat_ms, limits.lease_ttl_ms, evidence, book.hold)
         if found.held and found.hold != book.hold:
@@ -90,7 +110,7 @@ def loops(
     settings: SchedulerSettings,
 ) -> list[Every | Loop]:
     """What runs while the scheduler serves."""
-    expiry = Expiry(control, book, doubts)
+    expiry = Expiry(control, book, doubts, settings.expiry_interval_ms)
 
     async def obey() -> None:
         while True:
@@ -112,6 +132,8 @@ def loops(
         await house.put_key(*key, now_ms)
         await house.forget_keys(now_ms - KEY_KEEP_MS)
         await house.forget_workers(now_ms - WORKER_KEEP_MS)
+        while await house.forget_runs(oldest(now_ms - settings.retention_ms), FORGET_BATCH) == FORGET_BATCH:
+            continue
         book.workers = {name: w for name, w in book.workers.items() if w.seen_ms > now_ms - WORKER_KEEP_MS}
 
     async def measure() -> None:
@@ -120,12 +142,18 @@ def loops(
         for number, name in CLASS_NAMES.items():
             TICKETS_WAITING.labels(name).set(counts.get(number, 0))
 
+    async def drain() -> None:
+        await doubts.draining()
+        desk.close()
+        await asyncio.Event().wait()
+
     async def reconsider() -> None:
         reconsider_parked(book)
 
     return [
         Loop("claim_cycle", desk.run),
         Loop("obey_gates", obey),
+        Loop("drain_claims", drain),
         Every(settings.expiry_interval_ms, expiry.run, "expire_leases"),
         Every(settings.worker_interval_ms, keep_house, "keep_house"),
         Every(1_000, reconsider, "reconsider_parked"),
@@ -133,8 +161,17 @@ def loops(
     ]
 
 
+def oldest(at_ms: int) -> UUID:
+    """Less than the id of any run launched from then on: ids begin with their time in milliseconds."""
+    return UUID(int=max(at_ms, 0) << 80)
+
+
 class StuckReads(Protocol):
     """What does not move."""
+
+    async def carried(self, since_ms: int) -> set[str]:
+        """Handlers that workers seen since then carry."""
+        ...
 
     async def waiting_long(self, before_ms: int, limit: int) -> list[Mapping[str, Any]]:
         """Tickets that have waited for long."""
@@ -152,12 +189,15 @@ class StuckReads(Protocol):
 class SchedulerStuck:
     """What of the scheduler does not move; answers `ListStuck`."""
 
-    def __init__(self, ports: Ports, book: Book, reads: StuckReads, db: Database, leaderless: "Leaderless") -> None:
+    def __init__(
+        self, ports: Ports, book: Book, reads: StuckReads, db: Database, leaderless: "Leaderless", stuck_ticket_ms: int
+    ) -> None:
         self._ports = ports
         self._book = book
         self._reads = reads
         self._db = db
         self._leaderless = leaderless
+        self._stuck_ticket_ms = stuck_ticket_ms
 
     async def list_stuck(self, request: inbox_pb2.ListStuckRequest) -> inbox_pb2.ListStuckResponse:
         """Undelivered events, dead letters, tickets that nobody carries, ends that points do not acknowledge, shards without
@@ -167,7 +207,8 @@ class SchedulerStuck:
         before_ms = now_ms - request.older_than_ms
         items = list(await stuck_outbox(self._db, before_ms, limit))
         carried = {handler for worker in self._book.workers.values() for handler in worker.handlers}
-        for row in await self._reads.waiting_long(before_ms, limit):
+        carried |= await self._reads.carried(now_ms - CARRIED_MS)
+        for row in await self._reads.waiting_long(now_ms - max(request.older_than_ms, self._stuck_ticket_ms), limit):
             items.append(_item("ticket_waits", row, row["enqueued_ms"], self._why(row, carried)))
         for row in await self._reads.ending_long(before_ms, limit):
             text = f"the end of step {row['step_key']} is not acknowledged by {_points(row['raise_need'])}"
@@ -182,7 +223,7 @@ class SchedulerStuck:
         if row["raise_need"]:
             return f"step {row['step_key']} waits until {_points(row['raise_need'])} acknowledged its last end"
         if row["handler"] not in carried:
-            return f"step {row['step_key']} waits: no worker seen here carries {row['handler']}"
+            return f"step {row['step_key']} waits: no worker seen lately carries {row['handler']}"
         return f"step {row['step_key']} waits for a free worker with {row['handler']}"
 
 

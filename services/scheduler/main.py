@@ -85,6 +85,20 @@ class Leadership:
         """Whether etcd is heard."""
         return self._elections is not None and self._elections.healthy()
 
+    @property
+    def loop_lag_ms(self) -> float:
+        """How late the process' timers are."""
+        return self._host.loop_lag_ms
+
+    @property
+    def etcd_ms(self) -> float:
+        """How long etcd took to answer last."""
+        return 0.0 if self._elections is None else self._elections.round_trip_ms
+
+    async def draining(self) -> None:
+        """Returns once the process is on its way out."""
+        await self._host.draining.wait()
+
     def without_leader(self) -> list[int]:
         """Shards without a leader, as last heard."""
         return [shard for shard in range(64) if self._elections is None or self._elections.leader(shard) is None]
@@ -199,12 +213,12 @@ def compose_with(host: Host, settings: SchedulerSettings) -> Service:
             ),
         ],
         inbox=inbox.apply,
-        stuck=SchedulerStuck(ports, book, control_reads, control_db, leadership).list_stuck,
+        stuck=SchedulerStuck(ports, book, control_reads, control_db, leadership, settings.stuck_ticket_ms).list_stuck,
         fences=SchedulerFences(FencePoint(leaf_db, SchedulerPoint(), keeps_steps=False), leaf_reads, book),
         loops=[
             Loop("relay", relay.run),
             Loop("elections", leadership.run),
-            *loops(ports, control, book, desk, store, host, (public.key_id, public.public_bytes), settings),
+            *loops(ports, control, book, desk, store, leadership, (public.key_id, public.public_bytes), settings),
         ],
         deadlines_ms={"/runway.scheduler.v1.WorkerService/ClaimAttempts": settings.longest_wait_ms + 10_000},
         start=start,

@@ -154,6 +154,11 @@ class ColdGates(Protocol):
         """Incarnation of our database when the read began."""
         ...
 
+    @property
+    def has_scopes(self) -> bool:
+        """Whether some scope of the runs is not open."""
+        ...
+
 
 class Notices(Protocol):
     """Builds the payloads of events; protobuf stays at the edge."""

@@ -57,7 +57,7 @@ class WorkerServicer(worker_service_pb2_grpc.WorkerServiceServicer):
         while True:
             left_ms = max(0, int((ends_s - asyncio.get_running_loop().time()) * 1000))
             leases = await self._claim_round(request, caller, left_ms)
-            if leases or left_ms == 0:
+            if leases or left_ms == 0 or self._local.draining:
                 return pb.ClaimAttemptsResponse(leases=leases)
 
     async def _claim_round(self, request: pb.ClaimAttemptsRequest, caller: Caller, left_ms: int) -> list[pb.Lease]:

@@ -46,6 +46,11 @@ class LocalWorkers:
             lambda asks: renew_leases(control, book, asks), name="renew"
         )
 
+    @property
+    def draining(self) -> bool:
+        """Whether claims are answered with nothing any more."""
+        return self._desk.closed
+
     async def close(self) -> None:
         """Waits for batches under way."""
         self._desk.close()

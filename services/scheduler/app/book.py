@@ -73,6 +73,7 @@ class ReadyIndex:
     def __init__(self) -> None:
         self._by_key: dict[Key, Ready] = {}
         self._buckets: dict[tuple[str, str, str, frozenset[str]], list[Ready]] = {}
+        self._of_run: dict[UUID, int] = {}
         self._of_handler: dict[tuple[str, str], set[tuple[str, str, str, frozenset[str]]]] = {}
 
     def __len__(self) -> int:
@@ -80,6 +81,10 @@ class ReadyIndex:
 
     def __iter__(self) -> Iterator[Ready]:
         return iter(self._by_key.values())
+
+    def has_run(self, run_id: UUID) -> bool:
+        """Whether some ticket of a run is here."""
+        return run_id in self._of_run
 
     def get(self, key: Key) -> Ready | None:
         """A ticket that is here."""
@@ -89,6 +94,8 @@ class ReadyIndex:
         """Puts a ticket in its place; a former one of the step goes."""
         self.remove(ready.candidate.key)
         self._by_key[ready.candidate.key] = ready
+        run_id = ready.candidate.key[0]
+        self._of_run[run_id] = self._of_run.get(run_id, 0) + 1
         name = _bucket(ready.candidate)
         bucket = self._buckets.get(name)
         if bucket is None:
@@ -101,6 +108,11 @@ class ReadyIndex:
         ready = self._by_key.pop(key, None)
         if ready is None:
             return None
+        left = self._of_run[key[0]] - 1
+        if left:
+            self._of_run[key[0]] = left
+        else:
+            del self._of_run[key[0]]
         name = _bucket(ready.candidate)
         bucket = self._buckets[name]
         index = bisect.bisect_left(bucket, ready.place, key=lambda item: item.place)
@@ -201,8 +213,9 @@ class Book:
 
     def gate_raised(self, run_id: UUID, gate: GateState) -> None:
         """A raise was committed in this process: leases of a closed run are stopped in memory at once."""
-        self.obey.add(run_id)
-        self.raised.set()
+        if run_id in self._of_run or self.ready.has_run(run_id):
+            self.obey.add(run_id)
+            self.raised.set()
         if gate.mode is Mode.CLOSED:
             for lease in self.leases_of(run_id):
                 lease.stopping = True

@@ -80,6 +80,7 @@ class ClaimDesk:
     _by_name: dict[tuple[str, UUID], _Waiting] = field(default_factory=dict)
     _claims: "OrderedDict[tuple[str, UUID], dict[Key, StepFence]]" = field(default_factory=OrderedDict)
     _numbers: int = 0
+    closed: bool = False
 
     @property
     def waiting(self) -> int:
@@ -92,7 +93,11 @@ class ClaimDesk:
             Heard(ask.tenant, ask.project, ask.worker_id, ask.handlers, ask.capabilities, self.ports.clock.now_ms())
         )
         earlier = self._by_name.get(ask.name)
+        if self.closed:
+            return []
         if earlier is not None and earlier.busy:
+            if wait_ms <= 0:
+                self._leave(earlier)
             return list(await asyncio.shield(earlier.answer))
         if earlier is not None:
             self._settle(earlier, [])
@@ -160,6 +165,7 @@ class ClaimDesk:
 
     def close(self) -> None:
         """Answers every poll with nothing: the process drains."""
+        self.closed = True
         for waiting in list(self._waiting.values()):
             self._leave(waiting)
 
@@ -322,9 +328,9 @@ class ClaimDesk:
 
 
 async def read_cold(ports: Ports, book: Book, runs: Collection[UUID]) -> None:
-    """Reads gates from launch, merges and stamps them."""
+    """Reads gates from launch, merges and stamps them. The merge takes scopes, then gates: no gate is locked before it."""
     cold = await ports.gates.read(runs)
-    async with ports.db.facts(runs) as tx:
+    async with ports.db.facts(()) as tx:
         await tx.merge_cold(cold)
     if cold.started_in == book.incarnation:
         for run_id in runs:

@@ -37,9 +37,12 @@ async def _store(ports: Ports, book: Book, tickets: list[Ticket], epochs: dict[i
     runs = {ticket.run_id for ticket in tickets}
     unread = {run_id for run_id in runs if run_id not in book.warm}
     cold = await ports.gates.read(unread) if unread else None
+    if cold is not None and cold.has_scopes:  # scopes are locked before gates, so their merge is a transaction of its own
+        async with ports.db.facts(()) as tx:
+            await tx.merge_cold(cold)
     async with ports.db.commit(epochs, runs, incarnation=incarnation) as tx:
         mine = [ticket for ticket in tickets if ticket.shard not in tx.deposed]
-        if cold is not None:
+        if cold is not None and not cold.has_scopes:
             await tx.merge_cold(cold)
         put = await tx.put_tickets(mine, now_ms, incarnation if book.birth == incarnation else 0)
         old = {key: row for key, row in put.items() if row.must_be_raised(incarnation)}

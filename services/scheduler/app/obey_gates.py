@@ -77,7 +77,9 @@ def _note_gates(book: Book, gates: Mapping[UUID, GateState]) -> None:
     moved = {run_id: gate for run_id, gate in gates.items() if gate.mode is not Mode.CLOSED}
     for run_id, gate in moved.items():
         for lease in book.leases_of(run_id):
-            lease.epoch = max(lease.epoch, gate.epoch)
+            if gate.epoch > lease.epoch:
+                lease.epoch = gate.epoch
+                lease.renew_ms = 0  # its token is refused everywhere now: the next beat brings a new one
             lease.mode = gate.mode
     opened = {run_id for run_id, gate in moved.items() if gate.mode is Mode.OPEN}
     book.unpark([key for key in book.parked if key[0] in opened])

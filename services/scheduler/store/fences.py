@@ -31,6 +31,11 @@ class FenceRead:
     gates: tuple[GateValue, ...]
     scopes: tuple[ScopeValue, ...]
 
+    @property
+    def has_scopes(self) -> bool:
+        """Whether some scope of the runs is not open."""
+        return bool(self.scopes)
+
 
 async def merge_cold(tx: Tx, read: FenceRead) -> None:
     """By maximum, stamped with the incarnation in which the question was asked."""

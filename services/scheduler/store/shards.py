@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 from uuid import UUID
 
-from libs.kernel.epochs import Mode, StepFence
+from libs.kernel.epochs import StepFence
 from libs.kernel.ids import NIL
 from libs.pg import Database, Queries
 from services.scheduler.domain.ticket import Key, TicketRow, TicketState
@@ -72,6 +72,10 @@ class SchedulerStore(SchedulerDatabase):
         """Not seen for long."""
         await self._db.fetch(_Q.forget_workers, before_ms)
 
+    async def forget_runs(self, before: UUID, limit: int) -> int:
+        """Drops what is left of closed runs that are older than this id; how many there were."""
+        return len(await self._db.fetch(_Q.forget_runs, before, limit))
+
 
 class SchedulerReads:
     """What people and points read; each instance on a pool of its own."""
@@ -105,6 +109,10 @@ class SchedulerReads:
         """Attempts of a run, oldest first."""
         return [dict(row) for row in await self._db.fetch(_Q.read_attempts, run_id, after_ms, after, limit)]
 
+    async def carried(self, since_ms: int) -> set[str]:
+        """Handlers that some worker seen since then carries."""
+        return {row["handler"] for row in await self._db.fetch(_Q.read_carried, since_ms)}
+
     async def waiting_long(self, before_ms: int, limit: int) -> list[Mapping[str, Any]]:
         """Tickets that have waited for long."""
         return [dict(row) for row in await self._db.fetch(_Q.waiting_long, before_ms, limit)]
@@ -125,8 +133,3 @@ class SchedulerReads:
             live_first = current and row["state"] == TicketState.LEASED and row["lease_epoch"] == 1
             found[(row["run_id"], row["step_key"])] = (fence, live_first)
         return started_in, found
-
-    async def gate_modes(self, runs: Collection[UUID]) -> dict[UUID, tuple[int, Mode]]:
-        """Epoch and mode of gates."""
-        found = await self._db.fetch(_T.read_gates, sorted(runs))
-        return {row["run_id"]: (row["epoch"], Mode(row["mode"])) for row in found}

@@ -12,9 +12,10 @@ from uuid import UUID
 
 from libs.kernel.epochs import Mode, StepFence
 from libs.kernel.ids import NIL, IdSource, shard_of
-from libs.kernel.refusal import Reason, Refusal
+from libs.kernel.refusal import Reason, Refusal, unreachable
 from libs.outbox import Outgoing, Relay, append
 from libs.pg import Database, Queries, Tx
+from libs.pg.errors import RETRYABLE
 from services.scheduler.domain.ending import Ending
 from services.scheduler.domain.ticket import End, Key, Ticket, TicketRow
 from services.scheduler.ports import (
@@ -324,11 +325,14 @@ class SchedulerDatabase:
         self, shards: Collection[int], runs: Collection[UUID], scopes: Collection[tuple[str, str]]
     ) -> AsyncIterator[tuple[SchedulerTx, dict[int, int]]]:
         began = time.perf_counter()
-        async with self._db.tx() as tx:
-            kinds, ids = [kind for kind, _ in scopes], [scope_id for _, scope_id in scopes]
-            found = await tx.fetch(_Q.take_locks, sorted(shards), kinds, ids, sorted(set(runs)))
-            mine = SchedulerTx(tx, self._ids, frozenset())
-            yield mine, {row["shard_id"]: row["authority_epoch"] for row in found}
+        try:
+            async with self._db.tx() as tx:
+                kinds, ids = [kind for kind, _ in scopes], [scope_id for _, scope_id in scopes]
+                found = await tx.fetch(_Q.take_locks, sorted(shards), kinds, ids, sorted(set(runs)))
+                mine = SchedulerTx(tx, self._ids, frozenset())
+                yield mine, {row["shard_id"]: row["authority_epoch"] for row in found}
+        except RETRYABLE as problem:  # undone because of a neighbour's locks: whoever asked, asks again
+            raise unreachable("the scheduler's database") from problem
         self._watch.took((time.perf_counter() - began) * 1000)
         if mine.sent:
             self._relay.offer(mine.sent)

@@ -108,6 +108,12 @@ class Launch(launch_internal_pb2_grpc.LaunchInternalServiceServicer):
             )
         return launch_internal_pb2.ResolveCallersResponse(callers=records)
 
+    async def GetVersions(self, request: Any, context: Any) -> launch_internal_pb2.GetVersionsResponse:
+        raise AssertionError("the scheduler asks for no versions")
+
+    async def GetOwners(self, request: Any, context: Any) -> launch_internal_pb2.GetOwnersResponse:
+        raise AssertionError("the scheduler asks for no owners")
+
     async def raise_fences(self, request: fence_pb2.RaiseFencesRequest) -> fence_pb2.RaiseFencesResponse:
         raise AssertionError("launch takes no raises")
 
@@ -266,9 +272,11 @@ class World:
         request = inbox_pb2.DeliverRequest(service="scheduler", events=events)
         return list((await replica.host.peers.deliver("scheduler", request)).verdicts)
 
-    async def close_run(self, replica: Replica, run_id: UUID, epoch: int, outcome: str = "cancelled") -> fence_pb2.RaiseAnswer:
-        """Launch closes a run at the scheduler."""
-        gate = self.launch.gate(run_id, epoch=epoch, mode=2, outcome=outcome)
+    async def raise_gate(
+        self, replica: Replica, run_id: UUID, epoch: int, *, mode: int, outcome: str = ""
+    ) -> fence_pb2.RaiseAnswer:
+        """Launch raises a run's gate at the scheduler."""
+        gate = self.launch.gate(run_id, epoch=epoch, mode=mode, outcome=outcome)
         request = fence_pb2.RaiseFencesRequest(service="scheduler", gates=[gate])
         return (await replica.host.peers.raise_fences("scheduler", request)).gates[0]
 
@@ -356,18 +364,21 @@ async def beat(stub: Any, lease: pb.Lease, *, key: str = "rk_a", worker: str = "
         run_id=lease.run_id, attempt_id=lease.attempt_id, lease_epoch=lease.lease_epoch, step_key=lease.step_key
     )
     request = pb.HeartbeatAttemptsRequest(worker_id=worker, heartbeats=[said])
-    return (await stub.HeartbeatAttempts(request, metadata=bearer(key))).results[0]
+    answer: pb.HeartbeatResult = (await stub.HeartbeatAttempts(request, metadata=bearer(key))).results[0]
+    return answer
 
 
-async def complete(stub: Any, token: bytes, *, key: str = "rk_a", **result: Any) -> pb.CompletionResult:
+async def complete(stub: Any, token: bytes, key: str = "rk_a", **result: Any) -> pb.CompletionResult:
     done = pb.Completion(lease_token=token, **(result or {"output": value("out")}))
     request = pb.CompleteAttemptsRequest(completions=[done])
-    return (await stub.CompleteAttempts(request, metadata=bearer(key))).results[0]
+    answer: pb.CompletionResult = (await stub.CompleteAttempts(request, metadata=bearer(key))).results[0]
+    return answer
 
 
 async def renew(stub: Any, token: bytes, *, key: str = "rk_a", refused_epoch: int = 0) -> pb.RenewalResult:
     request = pb.RenewLeasesRequest(renewals=[pb.Renewal(lease_token=token, refused_epoch=refused_epoch)])
-    return (await stub.RenewLeases(request, metadata=bearer(key))).results[0]
+    answer: pb.RenewalResult = (await stub.RenewLeases(request, metadata=bearer(key))).results[0]
+    return answer
 
 
 async def attempts(replica: Replica, run_id: UUID) -> list[people_pb.Attempt]:

@@ -68,6 +68,23 @@ SELECT w.worker_id, w.handlers, w.capabilities, w.seen_ms,
  WHERE w.tenant = $1 AND ($2 = '' OR w.project = $2 OR w.project = '') AND w.worker_id > $3
  ORDER BY w.worker_id LIMIT $4;
 
+-- name: read_carried
+-- Handlers that workers seen since $1 carry.
+SELECT DISTINCT handler FROM worker AS w, LATERAL string_to_table(w.handlers, E'\n') AS handler WHERE w.seen_ms >= $1;
+
+-- name: forget_runs
+-- What is left of closed runs older than an id (ids begin with their time), without open tickets. A gate that is missing is
+-- asked of launch again, so nothing is admitted by forgetting.
+WITH old AS MATERIALIZED (
+    SELECT g.run_id FROM run_gate AS g
+     WHERE g.run_id < $1 AND g.mode = 2 AND NOT EXISTS (SELECT 1 FROM ticket AS t WHERE t.run_id = g.run_id AND t.open)
+     ORDER BY g.run_id LIMIT $2 FOR UPDATE SKIP LOCKED),
+tickets AS (DELETE FROM ticket AS t USING old WHERE t.run_id = old.run_id),
+attempts AS (DELETE FROM attempt AS t USING old WHERE t.run_id = old.run_id),
+commands AS (DELETE FROM command AS t USING old WHERE t.run_id = old.run_id)
+DELETE FROM run_gate AS g USING old WHERE g.run_id = old.run_id
+RETURNING g.run_id;
+
 -- name: read_owner
 -- Whose run it is, by its tickets.
 SELECT tenant, project FROM ticket WHERE run_id = $1 AND tenant <> '' LIMIT 1;
