@@ -75,7 +75,12 @@ async def _strike(stack: Stack, workers: list[WorkerProcess], remote: Remote, fa
     reporter.doing("waiting for the push")
     await stack.struck("after_call", timeout_s=120)
     if not remote.head(facts.branch):
-        raise DemoError("the gateway stopped after the call, and the remote has no branch")
+        stack.resume("gateway")
+        await asyncio.sleep(0.5)
+        effects = [
+            f"{effect.state}: {effect.evidence} {effect.failure.message}" for effect in await stack.client.effects(facts.run_id)
+        ]
+        raise DemoError(f"the call ended without a branch at the remote: {'; '.join(effects)}")
     attempts = [attempt for attempt in await stack.client.attempts(facts.run_id) if attempt.step_key == STEP]
     live = attempts[-1]
     holder = next((worker for worker in workers if worker.worker_id == live.worker_id), None)

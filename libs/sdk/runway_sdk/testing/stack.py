@@ -199,6 +199,10 @@ class Stack:
         os.kill(pid, signal.SIGKILL)
         return pid
 
+    def resume(self, service: str) -> None:
+        """SIGCONT for the process that hosts a service, after a boundary that pauses."""
+        os.kill(self._pids[service], signal.SIGCONT)
+
     async def back(self, service: str, gone: int, timeout_s: float = 60.0) -> int:
         """Waits until a service that was killed is hosted by a new process; its process id."""
         await self._until(lambda: self._pids.get(service) != gone, timeout_s, f"back: {service}")
