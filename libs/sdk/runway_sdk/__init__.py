@@ -5,6 +5,10 @@
 A run is durable; attempts are disposable and fenced. What a step does outside itself goes through its Context.
 """
 
+import os
+
+os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "false")  # steps start programs: by exec, never by a bare fork
+
 from runway_sdk.client import Client, RunFailed
 from runway_sdk.connection import Target, find_target
 from runway_sdk.context import Context, Restored, StoredArtifact, SyncContext, ToolResult
