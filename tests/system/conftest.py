@@ -100,6 +100,7 @@ def origin(tmp_path_factory: pytest.TempPathFactory) -> Origin:
     hook.parent.mkdir(exist_ok=True)
     hook.write_text(f"#!/bin/sh\ncat >> '{log}'\n")
     hook.chmod(0o755)
+    subprocess.run(["git", "-C", str(path), "config", "core.hooksPath", str(hook.parent)], check=True)
     return Origin(path, log)
 
 

@@ -18,11 +18,12 @@ def demo(
     """Shows a crash survived: about twenty seconds, on embedded PostgreSQL and etcd."""
 
     async def work() -> int:
+        from runway_sdk.errors import RunwayError
+        from runway_sdk.testing import StackError
+
         from libs.cli.demo.remote import DemoError, prepare
         from libs.cli.demo.report import Reporter
         from libs.cli.demo.story import tell
-        from runway_sdk.errors import RunwayError
-        from runway_sdk.testing import StackError
 
         reporter = Reporter(time.monotonic)
         try:

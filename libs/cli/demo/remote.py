@@ -94,6 +94,7 @@ def prepare(data: Path, repo: str, reporter: Reporter) -> Remote:
     hook.parent.mkdir(exist_ok=True)
     hook.write_text(f"#!/bin/sh\ncat >> '{log}'\n")
     hook.chmod(0o755)
+    _git(path, "config", "core.hooksPath", str(hook.parent))  # the remote's own, whatever the pusher's configuration says
     reporter.say(f"repository {source if repo else 'sample'}: cloned to a bare remote; the original is only read")
     return Remote(path, log, source, before, not repo)
 
