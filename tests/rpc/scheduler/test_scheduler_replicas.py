@@ -1,0 +1,193 @@
+"""Several schedulers: calls through any replica, leases that survive a takeover, authority that never doubles."""
+
+import asyncio
+from uuid import uuid4
+
+import pytest
+from runway.events.v1 import events_pb2
+from runway.scheduler.v1 import worker_service_pb2 as pb
+
+from libs.kernel.ids import shard_of
+from libs.telemetry.catalogue import TAKEOVERS
+from libs.testkit.proxy import FaultProxy
+from libs.testkit.waiting import wait_until
+from tests.rpc.scheduler.harness import (
+    Replica,
+    World,
+    bearer,
+    beat,
+    claim,
+    complete,
+    new_run,
+    ready_event,
+    renew,
+    value,
+)
+
+
+async def two(world: World) -> tuple[Replica, Replica]:
+    """Two replicas that share the shards."""
+    one = await world.replica()
+    other = await world.replica(led=None)
+    await wait_until(lambda: one.led + other.led == 64 and min(one.led, other.led) > 10, 10.0, what="sharing")
+    return one, other
+
+
+async def healthy(replica: Replica) -> bool:
+    return await replica.host.services[0].healthy()
+
+
+def shard_led_by(replica: Replica) -> int:
+    return next(shard for shard in range(64) if replica.book.epoch(shard) is not None)
+
+
+async def test_any_replica_takes_every_call(world: World) -> None:
+    one, other = await two(world)
+    at_one = new_run(shard_led_by(one))
+    at_other = new_run(shard_led_by(other))
+    for run_id in (at_one, at_other):
+        world.launch.gate(run_id)
+    verdicts = await world.deliver(one, [ready_event(at_one), ready_event(at_other), b"\xff"])
+    assert [v.verdict for v in verdicts] == [1, 1, 3]
+    assert (len(one.book.ready), len(other.book.ready)) == (1, 1)
+    worker = other.worker()
+    leases = await claim(worker, slots=4)
+    if len(leases) < 2:
+        leases += await claim(worker, slots=4)
+    by_run = {lease.run_id: lease for lease in leases}
+    assert by_run.keys() == {str(at_one), str(at_other)}
+    request = pb.HeartbeatAttemptsRequest(
+        worker_id="w1",
+        heartbeats=[
+            pb.Heartbeat(run_id=x.run_id, attempt_id=x.attempt_id, lease_epoch=x.lease_epoch, step_key=x.step_key)
+            for x in by_run.values()
+        ],
+    )
+    answer = await worker.HeartbeatAttempts(request, metadata=bearer())
+    assert [r.status for r in answer.results] == [pb.LEASE_STATUS_LIVE] * 2
+    assert (await renew(worker, by_run[str(at_one)].lease_token)).epoch == by_run[str(at_one)].epoch
+    item = pb.CommandItem(slot="c", type=pb.COMMAND_TYPE_SPAWN, payload=value("x"))
+    asked = pb.AttemptCommands(lease_token=by_run[str(at_one)].lease_token, commands=[item])
+    recorded = await worker.RecordCommands(pb.RecordCommandsRequest(attempts=[asked]), metadata=bearer())
+    assert recorded.results[0].recorded
+    ends = [pb.Completion(lease_token=lease.lease_token, output=value("x")) for lease in by_run.values()]
+    ends.append(pb.Completion(lease_token=b"nonsense", output=value("x")))
+    done = (await worker.CompleteAttempts(pb.CompleteAttemptsRequest(completions=ends), metadata=bearer())).results
+    assert [r.recorded for r in done] == [True, True, False]
+    for run_id in (at_one, at_other):
+        assert (await world.finished(run_id))[0].end == events_pb2.ATTEMPT_END_SUCCEEDED
+
+
+async def test_one_slot_finds_work_wherever_it_is(world: World) -> None:
+    one, other = await two(world)
+    waiting = asyncio.create_task(claim(one.worker(), slots=1, wait_ms=10_000))
+    await wait_until(lambda: one.book.workers or other.book.workers)
+    run_id = new_run(shard_led_by(other))
+    await world.ready(one, run_id)
+    (lease,) = await asyncio.wait_for(waiting, 10)
+    assert lease.run_id == str(run_id)
+
+
+@pytest.mark.requirement("sched.authority")
+async def test_live_leases_survive_the_death_of_their_leader(world: World) -> None:
+    one = await world.replica()
+    other = await world.replica(led=None)
+    await wait_until(lambda: one.led + other.led == 64 and other.led > 10, 10.0)
+    run_id = new_run(shard_led_by(one))
+    name = uuid4().bytes
+    await world.ready(one, run_id, points=1)
+    worker = other.worker()
+    (lease,) = await claim(worker, claim_id=name, slots=2)
+    await world.end(one)
+    await wait_until(lambda: other.led == 64, 10.0, what="the takeover")
+    assert (await beat(worker, lease)).status == pb.LEASE_STATUS_LIVE
+    (again,) = await claim(worker, claim_id=name, slots=2)
+    assert (again.attempt_id, again.authority_epoch) == (lease.attempt_id, lease.authority_epoch)
+    new_epoch = other.book.epoch(shard_of(run_id))
+    assert new_epoch > lease.authority_epoch
+    assert (await complete(worker, lease.lease_token)).recorded  # a token that the former leader signed
+    (finished,) = await world.finished(run_id)
+    assert finished.authority_epoch == lease.authority_epoch
+    await wait_until(lambda: world.gateway.of(run_id))
+    (step,) = world.gateway.of(run_id)
+    assert (step.authority_epoch, step.lease_epoch) == (new_epoch, 2)
+
+
+@pytest.mark.requirement("sched.authority")
+async def test_a_takeover_loads_what_waits_and_what_is_ending(world: World) -> None:
+    one = await world.replica()
+    waits, ends = new_run(), new_run()
+    await world.ready(one, waits, handler="other.handler@1")
+    await world.ready(one, ends, points=1)
+    (lease,) = await claim(one.worker())
+    world.gateway.open.clear()
+    assert (await complete(one.worker(), lease.lease_token, yielded=pb.Yield(reason="drain"))).recorded
+    await world.end(one)
+    other = await world.replica()
+    assert other.book.awaited == {(ends, "s")}
+    world.gateway.open.set()
+    (finished,) = await world.finished(ends)
+    assert finished.end == events_pb2.ATTEMPT_END_YIELDED
+    await wait_until(lambda: not other.book.awaited)
+    (found,) = await claim(other.worker(), handlers=["other.handler@1"])
+    assert found.run_id == str(waits)
+
+
+@pytest.mark.requirement("sched.authority")
+async def test_a_leader_whose_row_has_another_epoch_commits_nothing(world: World, replica: Replica) -> None:
+    run_id = new_run()
+    await world.ready(replica, run_id)
+    worker = replica.worker()
+    (lease,) = await claim(worker)
+    shard = shard_of(run_id)
+    taken = replica.book.epoch(shard)
+    await world.hand.execute("UPDATE shard SET authority_epoch = authority_epoch + 1 WHERE shard_id = $1", shard)
+    assert (await complete(worker, lease.lease_token)).error.reason == "NO_LEADER"
+    state = await world.hand.fetchval("SELECT state FROM ticket WHERE run_id = $1", run_id)
+    assert state == 2
+    assert await world.hand.fetchval("SELECT count(*) FROM outbox WHERE kind = 'attempt_finished'") == 0
+    # it campaigns anew, wins a greater epoch, and finds the lease again
+    await wait_until(lambda: (replica.book.epoch(shard) or 0) > taken + 1, 10.0)
+    assert (await complete(worker, lease.lease_token)).recorded
+
+
+@pytest.mark.requirement("sched.authority")
+async def test_without_etcd_nothing_is_granted_and_afterwards_all_goes_on(world: World, etcd_server: list[str]) -> None:
+    async with FaultProxy(int(etcd_server[0].rpartition(":")[2])) as proxy:
+        world.endpoints = f"127.0.0.1:{proxy.port}"
+        replica = await world.replica(etcd_ttl_ms=1_000)
+        run_id = new_run()
+        await world.ready(replica, run_id)
+        worker = replica.worker()
+        (lease,) = await claim(worker)
+        proxy.silence()
+        await wait_until(lambda: replica.led == 0, 5.0)
+        assert (await beat(worker, lease)).status == pb.LEASE_STATUS_UNKNOWN
+        assert (await complete(worker, lease.lease_token)).error.reason == "NO_LEADER"
+        assert (await world.ready(replica, new_run())).verdict == 2
+        assert not await healthy(replica)
+        proxy.heal()
+        await wait_until(lambda: replica.led == 64, 15.0)
+        assert (await beat(worker, lease)).status == pb.LEASE_STATUS_LIVE
+        assert (await complete(worker, lease.lease_token)).recorded
+        assert await healthy(replica)
+        await world.end(replica)
+
+
+@pytest.mark.requirement("sched.authority")
+@pytest.mark.parametrize("reset", [False, True])
+async def test_an_etcd_restored_to_the_past_is_refused_until_its_generation_is_raised(world: World, reset: bool) -> None:
+    await world.hand.execute("UPDATE shard SET authority_epoch = (1::bigint << 39)")  # far ahead of any revision here
+    refused = TAKEOVERS.labels("refused")
+    before = refused._value.get()
+    replica = await world.replica(led=64 if reset else None, reset_lost_etcd=reset)
+    run_id = new_run()
+    if not reset:
+        await wait_until(lambda: refused._value.get() >= before + 64, 10.0, what="a refusal")
+        assert replica.led == 0
+        assert (await world.ready(replica, run_id)).verdict == 2
+        return
+    assert (await world.ready(replica, run_id)).verdict == 1
+    (lease,) = await claim(replica.worker())
+    assert lease.authority_epoch >> 40 == 1
+    assert await world.hand.fetchval("SELECT count(*) FROM shard_reset") == 64
