@@ -1,0 +1,1 @@
+"""Reconciler: the authority for cases, effects whose outcome is unknown, what was tried, who decides."""

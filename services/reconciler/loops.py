@@ -1,0 +1,69 @@
+"""The reconciler's loops: look-ups, woken by events; the sweep for lost events; and what does not move."""
+
+import asyncio
+
+from runway.internal.inbox.v1 import inbox_pb2
+
+from libs.runtime.service import Every, Loop
+from services.reconciler.app.look_up import look_up
+from services.reconciler.app.open_cases import sweep_unknown
+from services.reconciler.domain.cases import CaseState
+from services.reconciler.ports import Ports
+from services.reconciler.settings import ReconcilerSettings
+
+
+class Wake:
+    """Wakes every worker."""
+
+    def __init__(self, workers: int) -> None:
+        self.events = [asyncio.Event() for _ in range(workers)]
+
+    def __call__(self) -> None:
+        """Somebody may be due."""
+        for event in self.events:
+            event.set()
+
+
+def loops(ports: Ports, wake: Wake, settings: ReconcilerSettings) -> list[Loop | Every]:
+    """What runs while the reconciler serves."""
+
+    def worker(woken: asyncio.Event) -> Loop:
+        async def run() -> None:
+            while True:
+                woken.clear()
+                while await look_up(ports):
+                    continue
+                try:
+                    async with asyncio.timeout(settings.poll_interval_ms / 1000):
+                        await woken.wait()
+                except TimeoutError:
+                    continue
+
+        return Loop("look_up", run)
+
+    async def sweep() -> None:
+        if await sweep_unknown(ports):
+            wake()
+
+    return [*[worker(event) for event in wake.events], Every(settings.sweep_interval_ms, sweep, "sweep_unknown")]
+
+
+class ReconcilerStuck:
+    """What of the reconciler does not move; answers `ListStuck`."""
+
+    def __init__(self, ports: Ports) -> None:
+        self._ports = ports
+
+    async def list_stuck(self, request: inbox_pb2.ListStuckRequest) -> inbox_pb2.ListStuckResponse:
+        """Undecided cases."""
+        before = self._ports.clock.now_ms() - request.older_than_ms
+        items = []
+        for case in await self._ports.cases.waiting(before, request.limit or 200):
+            asks = "look-ups go on" if case.state is CaseState.OPEN else "a person must decide"
+            detail = f"{case.tool} in slot {case.slot} of step {case.step_key}: {asks}. {case.evidence}"
+            items.append(
+                inbox_pb2.StuckItem(
+                    kind="undecided_case", run_id=case.run_id.bytes, since_ms=case.opened_ms, detail=detail.strip()
+                )
+            )
+        return inbox_pb2.ListStuckResponse(items=items)
