@@ -35,6 +35,7 @@ def restored_parents() -> float:
     return REGISTRY.get_sample_value("runway_checkpoints_total", {"answer": "restored_parent"}) or 0.0
 
 
+@pytest.mark.requirement("cp.corrupt")
 @pytest.mark.requirement("cp.exact")
 @pytest.mark.parametrize("damage", ["flip", "missing"])
 async def test_a_damaged_newest_falls_back_to_its_parent_and_work_goes_on(world: World, damage: str) -> None:
@@ -56,7 +57,7 @@ async def test_a_damaged_newest_falls_back_to_its_parent_and_work_goes_on(world:
     assert not stuck.items
 
 
-@pytest.mark.requirement("cp.exact")
+@pytest.mark.requirement("cp.corrupt")
 async def test_where_none_verifies_it_says_so_and_gives_nothing(world: World) -> None:
     await three(world)
     for number in range(3):
@@ -125,6 +126,7 @@ class FullStore:
         return await self._inner.put_async(*args, **kwargs)
 
 
+@pytest.mark.requirement("cp.corrupt")
 @pytest.mark.requirement("art.store")
 async def test_a_full_disk_is_a_refusal_nothing_dangles_and_health_tells(
     database: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, clock: ManualClock

@@ -14,12 +14,13 @@ SELECT DISTINCT ON (a.run_id, a.step_key, a.slot)
                     WHERE o.run_id = a.run_id AND o.step_key = a.step_key AND o.slot = a.slot AND a.dispatch > 0 AND o.dispatch >= a.dispatch)
  ORDER BY a.run_id, a.step_key, a.slot, a.dispatch DESC
 ON CONFLICT (run_id, step_key, slot) WHERE state < 3 DO UPDATE
-   SET dispatch = excluded.dispatch, next_ms = least(c.next_ms, excluded.next_ms), version = c.version + 1
+   SET dispatch = excluded.dispatch, next_ms = least(c.next_ms, excluded.next_ms), lease = NULL, leased_until_ms = 0, version = c.version + 1
  WHERE excluded.dispatch > c.dispatch
 RETURNING c.case_id;
 
 -- name: resolve
--- The gateway's events. Of the case's own try or a later one, the undecided case follows; of an earlier try it is looked up now.
+-- The gateway's events. Of the case's own try or a later one, the undecided case follows; of an earlier try it is looked up now,
+-- and what a look-up under way finds is from before, so its lease ends.
 WITH fact AS MATERIALIZED (
     SELECT DISTINCT ON (f.run_id, f.step_key, f.slot) f.*
       FROM unnest($1::uuid[], $2::text[], $3::text[], $4::int[], $5::smallint[], $6::bigint[], $7::text[])
@@ -33,6 +34,8 @@ held AS MATERIALIZED (
 UPDATE effect_case AS c
    SET state = CASE WHEN h.told THEN h.state ELSE c.state END,
        next_ms = CASE WHEN h.told THEN c.next_ms ELSE $8::bigint END,
+       lease = CASE WHEN h.told THEN c.lease END,
+       leased_until_ms = CASE WHEN h.told THEN c.leased_until_ms ELSE 0 END,
        effect_version = CASE WHEN h.told THEN h.version ELSE c.effect_version END,
        evidence = CASE WHEN h.told AND h.state <> 2 THEN h.evidence ELSE c.evidence END,
        decided_ms = CASE WHEN h.told AND h.state > 2 THEN $8::bigint ELSE 0 END,
