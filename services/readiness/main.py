@@ -12,6 +12,7 @@ from libs.runtime.service import Composed, Loop, Service
 from services.readiness import consumers
 from services.readiness.app.cache import StepCache
 from services.readiness.clients.notices import EventNotices
+from services.readiness.clients.owners import OwnerClient
 from services.readiness.clients.versions import VersionClient
 from services.readiness.loops import ReadinessStuck, loops
 from services.readiness.ports import Ports
@@ -29,7 +30,7 @@ async def compose(host: Host) -> Service:
     versions = VersionClient(store, host.peers)
     cache = StepCache(settings.cache_runs, settings.cache_run_bytes)
     ports = Ports(store, store, versions, cache, EventNotices(host.ids), host.clock)
-    servicer = ReadinessServicer(store, versions)
+    servicer = ReadinessServicer(store, versions, OwnerClient(host.peers))
     return Composed(
         name="readiness",
         healthy=db.ping,

@@ -184,6 +184,14 @@ class HouseKeeping(Protocol):
         ...
 
 
+class Owners(Protocol):
+    """Who owns a run, by launch's account."""
+
+    async def owner(self, run_id: UUID) -> tuple[str, str] | None:
+        """(tenant, project); None where launch does not know the run."""
+        ...
+
+
 class StepReads(Protocol):
     """Reads for people."""
 
