@@ -15,12 +15,7 @@ BIN = Path(sys.executable).parent
 
 
 async def runway(stack: Stack, *arguments: str, code: int = 0) -> str:
-    environ = {
-        "PATH": "/usr/bin:/bin",
-        "RUNWAY_ADDRESS": stack.target.address,
-        "RUNWAY_API_KEY": stack.target.api_key,
-        "HOME": "/tmp",
-    }
+    environ = {"PATH": "/usr/bin:/bin", "RUNWAY_PROFILE": str(stack.folder / "data" / "profile.json"), "HOME": "/tmp"}
     done = await asyncio.to_thread(
         subprocess.run,
         [str(BIN / "python"), "-m", "libs.cli.main", *arguments],
@@ -91,7 +86,7 @@ async def test_reflection_serves_launch_watch_and_cancel_to_grpcurl_and_buf(stac
 
     assert "runway.launch.v1.LaunchService" in await call(str(BIN / "grpcurl"), "-plaintext", address, "list")
     launched = json.loads(await call(*grpcurl("LaunchRun", {"workflow": "hello", "input": {"item": "tea", "pieces": 3}})))
-    run_id = launched["run"]["runId"]
+    run_id = launched["run"].get("runId") or launched["run"]["run_id"]
     cancelled = json.loads(await call(*grpcurl("CancelRun", {"run_id": run_id, "reason": "changed my mind"})))
     assert cancelled["phase"] in ("CANCEL_PHASE_ENFORCED", "CANCEL_PHASE_QUIESCED")
     watched = await call(*grpcurl("WatchRun", {"run_id": run_id}))

@@ -47,10 +47,14 @@ class Target:
 
 
 def find_target(start: Path | None = None) -> Target:
-    """RUNWAY_ADDRESS, RUNWAY_API_KEY (and RUNWAY_CONTROL_ADDRESS, RUNWAY_TLS=1), else the profile of a `runway dev` nearby."""
+    """RUNWAY_ADDRESS and RUNWAY_API_KEY (RUNWAY_CONTROL_ADDRESS, RUNWAY_TLS=1), else the profile that RUNWAY_PROFILE names,
+    else that of a `runway dev` in this folder or above."""
     address, key = os.environ.get("RUNWAY_ADDRESS", ""), os.environ.get("RUNWAY_API_KEY", "")
     if address and key:
         return Target(address, key, os.environ.get("RUNWAY_CONTROL_ADDRESS", ""), os.environ.get("RUNWAY_TLS", "") == "1")
+    named = os.environ.get("RUNWAY_PROFILE", "")
+    if named:
+        return read_profile(Path(named))
     here = (start or Path.cwd()).resolve()
     for folder in (here, *here.parents):
         profile = folder / PROFILE
@@ -59,7 +63,7 @@ def find_target(start: Path | None = None) -> Target:
     raise RunwayError(
         "no installation is named",
         reason="NO_TARGET",
-        remedy="set RUNWAY_ADDRESS and RUNWAY_API_KEY, or start `runway dev` here",
+        remedy="set RUNWAY_ADDRESS and RUNWAY_API_KEY, or RUNWAY_PROFILE, or start `runway dev` here",
     )
 
 
