@@ -338,6 +338,10 @@ class Database(Protocol):
         """Rows as they stand, unlocked."""
         ...
 
+    async def read_gates(self, runs: Collection[UUID]) -> dict[UUID, GateState]:
+        """Gates as they stand, unlocked."""
+        ...
+
     async def birth(self) -> int:
         """Incarnation in which this database was first used."""
         ...

@@ -52,6 +52,8 @@ async def look_at_awaited(ports: Ports, book: Book) -> None:
         return
     for start in range(0, len(keys), 1000):
         rows = await ports.db.read_rows(keys[start : start + 1000])
+        moved = {run_id for (run_id, _), row in rows.items() if row.state is not TicketState.ENDING}
+        gates = await ports.db.read_gates(moved) if moved else {}
         for key in keys[start : start + 1000]:
             row = rows.get(key)
             if key not in book.awaited or (row is not None and row.state is TicketState.ENDING):
@@ -60,7 +62,7 @@ async def look_at_awaited(ports: Ports, book: Book) -> None:
             if row is None or book.epoch(row.shard) is None:
                 continue
             if row.state is TicketState.READY or (row.state is TicketState.LEASED and key not in book.leases):
-                book.put_row(row, None)
+                book.put_row(row, gates.get(row.run_id))
 
 
 def _merge(acks: Sequence[Acknowledgement]) -> list[Acknowledgement]:

@@ -176,8 +176,6 @@ class Book:
     leases: dict[Key, Lease] = field(default_factory=dict)
     awaited: set[Key] = field(default_factory=set)
     """Tickets whose end is under way, or whose last end is not acknowledged: looked at again in the table."""
-    cold: set[UUID] = field(default_factory=set)
-    """Runs whose gate must be read before anything of them is granted."""
     warm: Recent = field(default_factory=Recent)
     """Runs whose gate was read in this incarnation."""
     started: Recent = field(default_factory=Recent)
@@ -269,8 +267,6 @@ class Book:
             if gate is not None and gate.mode is not Mode.OPEN:
                 self.parked[row.key] = ready
                 return
-            if gate is None or gate.stamp != self.incarnation:
-                self.cold.add(row.run_id)
             self.ready.add(ready)
             self.wake.set()
 

@@ -281,13 +281,14 @@ class ClaimDesk:
         keys = [ready.candidate.key for _, ready in taken]
         try:
             rows = await self.ports.db.read_rows(keys)
+            gates = await self.ports.db.read_gates({run_id for run_id, _ in keys})
         except Refusal:
             self.book.awaited.update(key for key in keys)
             return
         for key in keys:
             row = rows.get(key)
             if row is not None and self.book.epoch(row.shard) is not None:
-                self.book.put_row(row, None)
+                self.book.put_row(row, gates.get(row.run_id))
 
     async def _explain(self, lost: Collection[Ready]) -> None:
         """Why tickets were not granted: cold gates are read, paused ones parked, the rest is as its row says."""
@@ -325,6 +326,7 @@ class ClaimDesk:
         for ready in tickets:
             if self.book.epoch(ready.shard) is not None:
                 self.book.ready.add(ready)
+                self.book.wake.set()
 
 
 async def read_cold(ports: Ports, book: Book, runs: Collection[UUID]) -> None:

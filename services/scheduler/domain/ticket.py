@@ -9,7 +9,7 @@ from enum import IntEnum
 from uuid import UUID
 
 from libs.kernel.epochs import StepFence
-from libs.kernel.ids import NIL, shard_of
+from libs.kernel.ids import shard_of
 
 POINT_GATEWAY = 1
 POINT_CHECKPOINT = 2
@@ -152,8 +152,3 @@ class TicketRow:
         if self.state is not TicketState.READY:
             return False
         return self.contract.points == 0 or (self.incarnation == incarnation and self.raise_need == 0)
-
-
-def end_fence(lease_epoch: int, authority_epoch: int) -> StepFence:
-    """The fence that ends whatever was granted up to `lease_epoch`: even, greater, held by nobody."""
-    return StepFence(authority_epoch, lease_epoch + (1 if lease_epoch % 2 else 2), NIL)

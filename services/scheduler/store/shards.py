@@ -9,6 +9,7 @@ from libs.kernel.epochs import StepFence
 from libs.kernel.ids import NIL
 from libs.pg import Database, Queries
 from services.scheduler.domain.ticket import Key, TicketRow, TicketState
+from services.scheduler.ports import GateState
 from services.scheduler.store import rows
 from services.scheduler.store.transaction import SchedulerDatabase
 
@@ -54,6 +55,10 @@ class SchedulerStore(SchedulerDatabase):
         ordered = sorted(keys)
         found = await self._db.fetch(_T.read_tickets, [run_id for run_id, _ in ordered], [step for _, step in ordered])
         return {(row["run_id"], row["step_key"]): rows.ticket(row) for row in found}
+
+    async def read_gates(self, runs: Collection[UUID]) -> dict[UUID, GateState]:
+        """Gates as they stand, unlocked."""
+        return {row["run_id"]: rows.gate(row) for row in await self._db.fetch(_T.read_gates, sorted(runs))}
 
     async def put_key(self, key_id: bytes, public_key: bytes, now_ms: int) -> None:
         """The public half of this process' key."""

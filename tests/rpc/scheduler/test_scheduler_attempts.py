@@ -411,6 +411,14 @@ async def test_a_run_that_launch_does_not_know_is_closed(world: World, replica: 
     assert world.launch.reads == [run_id.bytes]
 
 
+async def test_a_waiting_worker_gets_a_ticket_whose_gate_must_be_read_first(world: World, replica: Replica) -> None:
+    run_id = new_run()
+    await world.ready(replica, run_id)
+    await world.hand.execute("UPDATE run_gate SET stamp = 1")
+    (lease,) = await asyncio.wait_for(claim(replica.worker()), 3)
+    assert (lease.run_id, len(world.launch.reads)) == (str(run_id), 2)
+
+
 async def test_people_see_shards_workers_and_what_is_stuck(world: World) -> None:
     replica = await world.replica(stuck_ticket_ms=0, worker_interval_ms=20)
     run_id, stuck = new_run(), new_run()
