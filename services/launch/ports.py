@@ -1,6 +1,6 @@
 """What launch's verbs need from outside, as Protocols. Adapters live in `store` and `clients`; `main` joins them."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import Protocol
@@ -274,8 +274,8 @@ class Notices(Protocol):
 class Hub(Protocol):
     """Who waits for changes of runs."""
 
-    def poke(self, run_ids: Sequence[UUID]) -> None:
-        """Says that these runs changed."""
+    def poke(self, run_ids: Iterable[UUID], *, state: bool = True) -> None:
+        """Says that these runs changed; `state` False: only their logs grew."""
         ...
 
 

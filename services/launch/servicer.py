@@ -48,12 +48,18 @@ class LaunchServicer(launch_service_pb2_grpc.LaunchServiceServicer):
         self._hub = hub
         self._rate = rate
         self._launch: Batcher[LaunchAsk, Launched] = Batcher(lambda asks: launch_runs(ports, asks), name="launch")
+        self._get: Batcher[UUID, Run] = Batcher(self._read_many, name="get_run")
         self._cancel: Batcher[Cancel, Cancelled] = Batcher(lambda asks: cancel_runs(control, asks), name="cancel")
 
     async def close(self) -> None:
         """Waits for batches under way."""
         await self._launch.close()
         await self._cancel.close()
+        await self._get.close()
+
+    async def _read_many(self, run_ids: list[UUID]) -> list[Run | Refusal]:
+        found = await self._ports.reads.runs(list(set(run_ids)))
+        return [found.get(run_id) or not_found("run") for run_id in run_ids]
 
     async def PublishWorkflowVersion(
         self, request: pb.PublishWorkflowVersionRequest, context: Any
@@ -135,8 +141,8 @@ class LaunchServicer(launch_service_pb2_grpc.LaunchServiceServicer):
         return await self._read(caller, uuid_from_text(text, "run_id"))
 
     async def _read(self, caller: Caller, run_id: UUID) -> Run:
-        run = (await self._ports.reads.runs([run_id])).get(run_id)
-        if run is None or run.head.tenant != caller.tenant or (caller.project and run.head.project != caller.project):
+        run = await self._get.submit(run_id)
+        if run.head.tenant != caller.tenant or (caller.project and run.head.project != caller.project):
             raise not_found("run")
         return run
 

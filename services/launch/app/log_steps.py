@@ -12,4 +12,4 @@ async def log_steps(ports: Ports, steps: Sequence[RunEventFacts]) -> None:
     async with ports.db.tx() as tx:
         heads = await tx.lock_heads(run_ids)
         await tx.append_events([step for step in steps if step.run_id in heads], once=True)
-    ports.hub.poke(run_ids)
+    ports.hub.poke(run_ids, state=False)

@@ -16,4 +16,4 @@ async def start_runs(ports: Ports, run_ids: Sequence[UUID]) -> None:
             RunEventFacts(run_id, 0, now, "run.running", int(RunState.RUNNING), "", "scheduler", "{}") for run_id in moved
         ]
         await tx.append_events(entries)
-    ports.hub.poke(moved)
+    ports.hub.poke(moved, state=False)

@@ -5,7 +5,7 @@ every `poll_ms`. Can go wrong: a poke lost between reading and waiting. A waiter
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Protocol
 from uuid import UUID
@@ -26,41 +26,48 @@ class Versions(Protocol):
 
 
 class WaitHub:
-    """Waiters by run; implements `ports.Hub`."""
+    """Waiters by run: those of any change (the log grew), and those of states only. Implements `ports.Hub`."""
 
     def __init__(self, versions: Versions) -> None:
         self._versions = versions
-        self._waiters: dict[UUID, set[asyncio.Event]] = {}
+        self._log: dict[UUID, set[asyncio.Event]] = {}
+        self._state: dict[UUID, set[asyncio.Event]] = {}
         self._seen: dict[UUID, Seen] = {}
 
-    def poke(self, run_ids: Sequence[UUID]) -> None:
-        """Wakes everybody who waits for these runs."""
+    def poke(self, run_ids: Iterable[UUID], *, state: bool = True) -> None:
+        """Wakes who waits for these runs; `state` False: only their logs grew."""
         for run_id in run_ids:
-            for waiter in self._waiters.get(run_id, ()):
+            for waiter in self._log.get(run_id, ()):
                 waiter.set()
+            if state:
+                for waiter in self._state.get(run_id, ()):
+                    waiter.set()
 
     @contextmanager
-    def watching(self, run_id: UUID) -> Iterator[asyncio.Event]:
+    def watching(self, run_id: UUID, *, state_only: bool = False) -> Iterator[asyncio.Event]:
         """An event that is set whenever the run changes, while the block lasts."""
+        waiting = self._state if state_only else self._log
         waiter = asyncio.Event()
-        self._waiters.setdefault(run_id, set()).add(waiter)
+        waiting.setdefault(run_id, set()).add(waiter)
         try:
             yield waiter
         finally:
-            waiters = self._waiters[run_id]
+            waiters = waiting[run_id]
             waiters.discard(waiter)
             if not waiters:
-                del self._waiters[run_id]
+                del waiting[run_id]
+            if run_id not in self._log and run_id not in self._state:
                 self._seen.pop(run_id, None)
 
     async def poll(self) -> None:
         """Finds what others changed."""
-        if not self._waiters:
+        waited = self._log.keys() | self._state.keys()
+        if not waited:
             return
-        now = await self._versions.versions_of(list(self._waiters))
-        changed = [run_id for run_id, seen in now.items() if self._seen.get(run_id) != seen]
-        self._seen = {run_id: seen for run_id, seen in now.items() if run_id in self._waiters}
-        self.poke(changed)
+        now = await self._versions.versions_of(list(waited))
+        before, self._seen = self._seen, {run_id: seen for run_id, seen in now.items() if run_id in waited}
+        self.poke([run_id for run_id, seen in now.items() if run_id not in before or before[run_id][2] != seen[2]])
+        self.poke([run_id for run_id, seen in now.items() if before.get(run_id) != seen], state=False)
 
 
 async def wait_run(
@@ -69,7 +76,7 @@ async def wait_run(
     """The run when its outcome is decided (or it is terminal), or when the time has passed; and whether that came."""
     wanted = TERMINAL if settled else DECIDED
     end = clock.monotonic_ms() + timeout_ms
-    with hub.watching(run_id) as changed:
+    with hub.watching(run_id, state_only=True) as changed:
         while True:
             run = await read()
             left = end - clock.monotonic_ms()
