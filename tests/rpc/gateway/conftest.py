@@ -24,7 +24,13 @@ async def provider() -> AsyncIterator[Provider]:
 
 
 @pytest.fixture
-def configured(provider: Provider, repositories: Repositories, monkeypatch: pytest.MonkeyPatch) -> None:
+def call_timeout_ms() -> int:
+    """Longest call of a tool; a test of time-outs asks for a short one."""
+    return 20_000
+
+
+@pytest.fixture
+def configured(provider: Provider, repositories: Repositories, monkeypatch: pytest.MonkeyPatch, call_timeout_ms: int) -> None:
     """The gateway's environment."""
     remotes = {
         "origin": {"url": str(repositories.remote)},
@@ -51,7 +57,7 @@ def configured(provider: Provider, repositories: Repositories, monkeypatch: pyte
     monkeypatch.setenv("RUNWAY_GATEWAY_GIT_REMOTES", json.dumps(remotes))
     monkeypatch.setenv("RUNWAY_GATEWAY_HTTP_TARGETS", json.dumps(targets))
     monkeypatch.setenv("RUNWAY_GATEWAY_MODELS", json.dumps(models))
-    monkeypatch.setenv("RUNWAY_GATEWAY_CALL_TIMEOUT_MS", "1500")
+    monkeypatch.setenv("RUNWAY_GATEWAY_CALL_TIMEOUT_MS", str(call_timeout_ms))
     monkeypatch.setenv("RUNWAY_GATEWAY_ADOPT_INTERVAL_MS", "50")
 
 

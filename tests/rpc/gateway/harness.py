@@ -108,6 +108,18 @@ class Authority:
 
 def peers(world: World) -> dict[str, Service]:
     class Launch(launch_internal_pb2_grpc.LaunchInternalServiceServicer):
+        async def ResolveCallers(self, request: Any, context: Any) -> Any:
+            records = []
+            for key in request.key_digests:
+                caller = await world.callers(key)
+                record = launch_internal_pb2.CallerRecord(known=False)
+                if caller is not None:
+                    record = launch_internal_pb2.CallerRecord(
+                        known=True, tenant=caller.tenant, scopes=sorted(caller.scopes), key_id=b"k" * 16
+                    )
+                records.append(record)
+            return launch_internal_pb2.ResolveCallersResponse(callers=records)
+
         async def GetOwners(self, request: Any, context: Any) -> Any:
             records = []
             for raw in request.run_ids:

@@ -56,7 +56,7 @@ class Provider:
                 raw = data if isinstance(data, bytes) else json.dumps(data).encode()
                 writer.write(
                     f"HTTP/1.1 {status} X\r\ncontent-type: application/json\r\ncontent-length: {len(raw)}\r\n"
-                    f"location: /x\r\nx-hidden: 1\r\nconnection: close\r\n\r\n".encode()
+                    f"www-authenticate: Basic realm=loop\r\nlocation: /x\r\nx-hidden: 1\r\nconnection: close\r\n\r\n".encode()
                     + raw
                 )
                 await writer.drain()

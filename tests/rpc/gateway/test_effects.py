@@ -180,6 +180,7 @@ async def test_classes_of_http_calls(stack: Stack, provider: Provider) -> None:
     assert (other.replayed, other.effect.dispatches) == (False, 2)
 
 
+@pytest.mark.parametrize("call_timeout_ms", [200])
 async def test_a_call_that_takes_too_long_is_unknown(stack: Stack, provider: Provider) -> None:
     provider.gates["/act"] = asyncio.Event()
     attempt = stack.grant()
