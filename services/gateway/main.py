@@ -31,7 +31,7 @@ from services.gateway.domain.effect import Effect, Receipt
 from services.gateway.loops import GatewayStuck, loops
 from services.gateway.ports import Admitted, Intent, Limits, Ports
 from services.gateway.servicer import SERVICE, GatewayServicer
-from services.gateway.servicer_internal import EffectServicer, GatewayFences
+from services.gateway.servicer_control import EffectServicer, GatewayFences
 from services.gateway.settings import GatewaySettings
 from services.gateway.store.effects import EffectStore
 from services.gateway.store.processes import ProcessStore
@@ -60,13 +60,7 @@ async def compose(host: Host) -> Service:
         store=EffectStore(db, relay, host.ids),
         processes=ProcessStore(db),
         machine=LinuxMachine(settings.host_id),
-        tools=Registry(
-            [
-                GitPush(settings, CheckpointArtifacts(host.peers)),
-                HttpRequest(settings, http),
-                *(Model(name, settings, http) for name in settings.models),
-            ]
-        ),
+        tools=_tools(host, settings, http),
         notices=notices,
         owners=LaunchOwners(host.peers),
         clock=host.clock,
@@ -121,6 +115,23 @@ async def compose(host: Host) -> Service:
         start=start,
         stop=stop,
     )
+
+
+def _tools(host: Host, settings: GatewaySettings, http: Http) -> Registry:
+    secrets = settings.secrets()
+    push = GitPush(
+        settings.git_remotes,
+        CheckpointArtifacts(host.peers),
+        timeout_ms=settings.call_timeout_ms,
+        bundle_limit_bytes=settings.bundle_limit_bytes,
+        scratch_dir=settings.scratch_dir,
+    )
+    request = HttpRequest(settings.http_targets, http, timeout_ms=settings.call_timeout_ms, secrets=secrets)
+    models = [
+        Model(name, route, http, timeout_ms=settings.model_timeout_ms, secrets=secrets)
+        for name, route in settings.models.items()
+    ]
+    return Registry([push, request, *models])
 
 
 def run() -> None:

@@ -16,7 +16,7 @@ from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 from libs.telemetry.redaction import redact
-from services.gateway.settings import GitRemote
+from services.gateway.domain.outside import GitRemote
 
 ASKPASS = """#!/bin/sh
 case "$1" in

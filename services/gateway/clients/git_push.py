@@ -18,8 +18,8 @@ from libs.telemetry.redaction import redact
 from services.gateway.clients.git import Done, Git, GitTimedOut, scratch
 from services.gateway.domain.effect import Failed, Outcome, ReplayClass, State
 from services.gateway.domain.lookup import Found, Seen
+from services.gateway.domain.outside import GitRemote
 from services.gateway.ports import Request
-from services.gateway.settings import GatewaySettings, GitRemote
 
 _OBJECT = "^[0-9a-f]{40}$"
 _FORBIDDEN = re.compile(r"[\x00-\x20\x7f~^:?*\[\\]|\.\.|@\{|//|/\.|\.lock(/|$)")
@@ -63,9 +63,20 @@ class GitPush:
     schema = SCHEMA
     settle_ms = 0
 
-    def __init__(self, settings: GatewaySettings, artifacts: Artifacts) -> None:
-        self._settings = settings
+    def __init__(
+        self,
+        remotes: Mapping[str, GitRemote],
+        artifacts: Artifacts,
+        *,
+        timeout_ms: int,
+        bundle_limit_bytes: int,
+        scratch_dir: str = "",
+    ) -> None:
+        self._remotes = remotes
         self._artifacts = artifacts
+        self._timeout_ms = timeout_ms
+        self._bundle_limit_bytes = bundle_limit_bytes
+        self._scratch_dir = scratch_dir
 
     def classify(self, arguments: Any, asked: ReplayClass | None) -> ReplayClass:
         """Always idempotent: the remote compares and sets."""
@@ -75,7 +86,7 @@ class GitPush:
 
     def check(self, arguments: Any) -> None:
         """Refuses remotes that are not configured and names that are no branch."""
-        if arguments["remote"] not in self._settings.git_remotes:
+        if arguments["remote"] not in self._remotes:
             raise invalid_field(
                 "arguments.remote", "is not configured at this gateway", "use a name of RUNWAY_GATEWAY_GIT_REMOTES"
             )
@@ -97,7 +108,7 @@ class GitPush:
         asked = request.arguments
         sent = False
         try:
-            async with scratch(self._settings.scratch_dir, self._remote(asked), self._settings.call_timeout_ms) as git:
+            async with scratch(self._scratch_dir, self._remote(asked), self._timeout_ms) as git:
                 previous = await self._prepare(git, request)
                 sent = True
                 return await self._push(git, asked, previous)
@@ -113,7 +124,7 @@ class GitPush:
             return _not_sent(f"git could not work: {type(error).__name__}")
 
     def _remote(self, asked: Any) -> GitRemote:
-        return self._settings.git_remotes[asked["remote"]]
+        return self._remotes[asked["remote"]]
 
     async def _prepare(self, git: Git, request: Request) -> str:
         """Everything up to the push; returns the branch's head, which is the expected one."""
@@ -145,8 +156,8 @@ class GitPush:
             with bundle.open("wb") as file:
                 async for data in self._artifacts.read(request.name.run_id, bytes.fromhex(request.arguments["bundle"])):
                     size += len(data)
-                    if size > self._settings.bundle_limit_bytes:
-                        raise NotPushed(_invalid(f"the bundle has more than {self._settings.bundle_limit_bytes} bytes"))
+                    if size > self._bundle_limit_bytes:
+                        raise NotPushed(_invalid(f"the bundle has more than {self._bundle_limit_bytes} bytes"))
                     file.write(data)
         except Refusal as refusal:
             if refusal.reason in (Reason.NOT_FOUND, Reason.CHECKPOINT_CORRUPT, Reason.CONTENT_MISSING):
@@ -168,10 +179,10 @@ class GitPush:
     async def lookup(self, request: Request) -> Seen:
         """Compares the branch's head: at the commit, still at the expected one, or elsewhere."""
         asked = request.arguments
-        if asked["remote"] not in self._settings.git_remotes:
+        if asked["remote"] not in self._remotes:
             return Seen(Found.UNCLEAR, evidence=f"remote {asked['remote']} is not configured any more")
         try:
-            async with scratch(self._settings.scratch_dir, self._remote(asked), self._settings.call_timeout_ms) as git:
+            async with scratch(self._scratch_dir, self._remote(asked), self._timeout_ms) as git:
                 done, head = await git.head(asked["branch"])
         except GitTimedOut:
             return Seen(Found.UNREACHABLE, evidence="the remote did not answer in time")

@@ -14,8 +14,8 @@ from libs.kernel.refusal import invalid_field
 from services.gateway.clients.http import AnswerLost, AnswerTooLarge, Http, HttpAnswer, NotSent, parse_json, scrub
 from services.gateway.domain.effect import Failed, Outcome, ReplayClass, State
 from services.gateway.domain.lookup import Found, Seen
+from services.gateway.domain.outside import HttpTarget
 from services.gateway.ports import Request
-from services.gateway.settings import GatewaySettings, HttpTarget
 
 READS = ("GET", "HEAD")
 DONE_ELSEWHERE = 303
@@ -47,15 +47,16 @@ class HttpRequest:
     replay_class = ReplayClass.NON_REPLAYABLE
     schema = SCHEMA
 
-    def __init__(self, settings: GatewaySettings, http: Http) -> None:
-        self._settings = settings
+    def __init__(self, targets: Mapping[str, HttpTarget], http: Http, *, timeout_ms: int, secrets: Sequence[str]) -> None:
+        self._targets = targets
         self._http = http
-        self._secrets = settings.secrets()
+        self._timeout_ms = timeout_ms
+        self._secrets = secrets
 
     @property
     def settle_ms(self) -> int:
         """The longest of the targets'."""
-        return max((target.settle_ms for target in self._settings.http_targets.values()), default=0)
+        return max((target.settle_ms for target in self._targets.values()), default=0)
 
     def classify(self, arguments: Any, asked: ReplayClass | None) -> ReplayClass:
         """What the caller says, else by the method."""
@@ -63,7 +64,7 @@ class HttpRequest:
 
     def check(self, arguments: Any) -> None:
         """Refuses what is not the target's to take."""
-        target = self._settings.http_targets.get(arguments["target"])
+        target = self._targets.get(arguments["target"])
         if target is None:
             raise invalid_field(
                 "arguments.target", "is not configured at this gateway", "use a name of RUNWAY_GATEWAY_HTTP_TARGETS"
@@ -94,7 +95,7 @@ class HttpRequest:
     async def call(self, request: Request) -> Outcome:
         """Sends it once."""
         asked = request.arguments
-        target = self._settings.http_targets[asked["target"]]
+        target = self._targets[asked["target"]]
         body, kind = _body(asked)
         given = {name.lower(): value for name, value in asked.get("headers", {}).items()}
         if kind and "content-type" not in given:
@@ -107,7 +108,7 @@ class HttpRequest:
                 headers=[*given.items(), *_secret_headers(target)],
                 query=asked.get("query"),
                 body=body,
-                timeout_ms=self._settings.call_timeout_ms,
+                timeout_ms=self._timeout_ms,
             )
         except NotSent as why:
             failure = Failed("transient", f"{asked['target']} was not reached: {why}", "TARGET_UNREACHABLE")
@@ -148,7 +149,7 @@ class HttpRequest:
     async def lookup(self, request: Request) -> Seen:
         """Asks the target by the key, where it can be asked."""
         asked = request.arguments
-        target = self._settings.http_targets.get(asked["target"])
+        target = self._targets.get(asked["target"])
         if target is None or not target.lookup_path:
             return Seen(Found.NO_LOOKUP, evidence=f"{asked['target']} has no look-up")
         path = target.lookup_path.replace("{key}", quote(request.key, safe=""))
@@ -157,7 +158,7 @@ class HttpRequest:
                 "GET",
                 target.base_url + path,
                 headers=_secret_headers(target),
-                timeout_ms=self._settings.call_timeout_ms,
+                timeout_ms=self._timeout_ms,
             )
         except (NotSent, AnswerLost, AnswerTooLarge) as why:
             return Seen(Found.UNREACHABLE, evidence=f"{asked['target']} could not be asked: {type(why).__name__}")

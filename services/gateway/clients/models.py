@@ -5,7 +5,7 @@ provider that reports no usage. Then what was held is charged.
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -13,8 +13,8 @@ from libs.kernel.refusal import invalid_field
 from services.gateway.clients.http import AnswerLost, AnswerTooLarge, Http, HttpAnswer, NotSent, parse_json, scrub
 from services.gateway.domain.effect import Failed, Outcome, ReplayClass, State
 from services.gateway.domain.lookup import Found, Seen
+from services.gateway.domain.outside import ModelRoute
 from services.gateway.ports import Request
-from services.gateway.settings import GatewaySettings, ModelRoute
 
 BYTES_PER_TOKEN = 3
 """Fewer than any usual text has, so that what is held suffices."""
@@ -39,12 +39,12 @@ class Model:
     schema = SCHEMA
     settle_ms = 0
 
-    def __init__(self, name: str, settings: GatewaySettings, http: Http) -> None:
+    def __init__(self, name: str, route: ModelRoute, http: Http, *, timeout_ms: int, secrets: Sequence[str]) -> None:
         self.name = f"model:{name}"
-        self._route: ModelRoute = settings.models[name]
-        self._settings = settings
-        self._secrets = settings.secrets()
+        self._route = route
         self._http = http
+        self._timeout_ms = timeout_ms
+        self._secrets = secrets
 
     @property
     def description(self) -> str:
@@ -84,7 +84,7 @@ class Model:
         body = json.dumps({**request.arguments, "model": self._route.model}, ensure_ascii=False).encode()
         url = f"{self._route.base_url.rstrip('/')}/chat/completions"
         try:
-            answer = await self._http.send("POST", url, headers=headers, body=body, timeout_ms=self._settings.model_timeout_ms)
+            answer = await self._http.send("POST", url, headers=headers, body=body, timeout_ms=self._timeout_ms)
         except NotSent as why:
             failure = Failed("transient", f"the model's provider was not reached: {why}", "PROVIDER_UNREACHABLE")
             return Outcome(State.NOT_SENT, failure=failure, evidence="nothing was sent")
