@@ -47,7 +47,13 @@ class GatewayStuck:
             text = f"{stuck.tool} in slot {stuck.name.slot} of step {stuck.name.step_key} is {stuck.state}"
             items.append(
                 inbox_pb2.StuckItem(
-                    kind=KINDS[stuck.state], run_id=stuck.name.run_id.bytes, since_ms=stuck.since_ms, detail=text
+                    kind=KINDS[stuck.state],
+                    run_id=stuck.name.run_id.bytes,
+                    since_ms=stuck.since_ms,
+                    detail=text,
+                    step_key=stuck.name.step_key,
+                    slot=stuck.name.slot,
+                    tool=stuck.tool,
                 )
             )
         return inbox_pb2.ListStuckResponse(items=sorted(items, key=lambda item: item.since_ms)[:limit])

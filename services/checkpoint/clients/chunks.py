@@ -4,6 +4,7 @@ Can go wrong: a store that reads and does not write (full, read-only). The probe
 away; one proof counts for a while, so that health does not become traffic.
 """
 
+import asyncio
 from collections.abc import Sequence
 
 from libs.blobs import BlobStore, Scope
@@ -47,9 +48,14 @@ class StoreProbe:
         self._name = name
         self._interval_ms = interval_ms
         self._good_until_ms: int | None = None
+        self._one = asyncio.Lock()
 
     async def writable(self) -> bool:
-        """Writes and removes a few bytes, unless that went well lately."""
+        """Writes and removes a few bytes, unless that went well lately; one at a time."""
+        async with self._one:
+            return await self._probe()
+
+    async def _probe(self) -> bool:
         now = self._clock.monotonic_ms()
         if self._good_until_ms is not None and now < self._good_until_ms:
             return True

@@ -13,6 +13,7 @@ from libs.blobs import BlobStore
 from libs.kernel.refusal import Reason
 from libs.telemetry.catalogue import REGISTRY
 from libs.testkit import ManualClock, wait_until
+from services.checkpoint.clients.signing import ManifestSigner
 from tests.rpc.checkpoint.conftest import RUN, World, refused, started
 
 
@@ -70,7 +71,7 @@ async def test_where_none_verifies_it_says_so_and_gives_nothing(world: World) ->
 
 
 @pytest.mark.requirement("cp.exact")
-@pytest.mark.parametrize("field", ["signature", "manifest", "key", "other step"])
+@pytest.mark.parametrize("field", ["signature", "manifest", "older", "key", "forged", "other step"])
 async def test_rows_that_were_changed_do_not_verify(world: World, field: str) -> None:
     made = await three(world)
     newest = bytes.fromhex(made[2])
@@ -85,6 +86,16 @@ async def test_rows_that_were_changed_do_not_verify(world: World, field: str) ->
             " WHERE digest = $1"
         )
         await world.hand.execute(text, newest)
+    elif field == "older":
+        first = await world.hand.fetchrow("SELECT * FROM checkpoint WHERE digest = $1", bytes.fromhex(made[0]))
+        text = "UPDATE checkpoint SET manifest = $2, signature = $3, parent = $4, sequence = $5 WHERE digest = $1"
+        await world.hand.execute(text, newest, *(first[name] for name in ("manifest", "signature", "parent", "sequence")))
+    elif field == "forged":
+        forger = ManifestSigner()
+        for row in await world.hand.fetch("SELECT digest, manifest FROM checkpoint"):
+            text = "UPDATE checkpoint SET signature = $2 WHERE digest = $1"
+            await world.hand.execute(text, row["digest"], forger.sign(row["manifest"]))
+        await world.hand.execute("UPDATE signing_key SET public_bytes = $1", forger.public_bytes)
     elif field == "key":
         await world.hand.execute("UPDATE signing_key SET public_bytes = sha256(public_bytes)")
     else:
@@ -92,7 +103,7 @@ async def test_rows_that_were_changed_do_not_verify(world: World, field: str) ->
         other = bytes.fromhex(moved.checkpoint.manifest_digest)
         await world.hand.execute("UPDATE checkpoint SET step_key = 'build' WHERE digest = $1", other)
         await world.hand.execute("UPDATE step_head SET digest = $1 WHERE step_key = 'build'", other)
-    if field in ("key", "other step"):
+    if field in ("older", "key", "forged", "other step"):
         assert (await refused(world.restore())).reason is Reason.CHECKPOINT_CORRUPT
     else:
         assert (await world.restore())[0].manifest_digest == made[1]

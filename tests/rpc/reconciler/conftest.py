@@ -213,6 +213,15 @@ class World:
         """Waits until the gateway was asked so often."""
         await wait_until(lambda: len(self.gateway.inspected) >= times, what=f"{times} look-ups")
 
+    async def noted(self, lookups: int) -> Any:
+        """Waits until the case says that it was looked up so often."""
+
+        async def said() -> Any:
+            [case] = await self.cases()
+            return case if case.lookups == lookups else None
+
+        return await wait_until(said, what=f"{lookups} look-ups noted")  # type: ignore[arg-type]
+
     async def loops_ran(self) -> None:
         """Waits until every loop had its turn a few times more."""
         before = self.gateway.swept

@@ -33,8 +33,7 @@ async def test_a_look_up_decides_at_once(world: World, finding: int, state: int,
 async def test_not_yet_waits_the_settle_time_and_asks_again(world: World) -> None:
     effect = world.effect(settle_ms=4000)
     await world.deliver(world.unknown())
-    await world.looked_up(1)
-    case = await world.case_in(OPEN)
+    await world.noted(1)
     await world.loops_ran()
     world.clock.advance(3999)
     await world.loops_ran()
@@ -69,12 +68,7 @@ async def test_a_provider_that_cannot_be_asked_is_asked_again_and_in_the_end_a_p
     world.effect(finding=gw.FINDING_UNREACHABLE)
     await world.deliver(world.unknown())
     for times in (1, 2, 3):
-        await world.looked_up(times)
-
-        async def noted(times: int = times) -> bool:
-            return bool((await world.cases())[0].lookups == times)
-
-        await wait_until(noted)
+        await world.noted(times)
         world.clock.advance(120_000)
     case = await world.case_in(NEEDS)
     assert "in 3 tries" in case.evidence
@@ -85,8 +79,7 @@ async def test_a_provider_that_cannot_be_asked_is_asked_again_and_in_the_end_a_p
 async def test_not_yet_does_not_last_for_ever(world: World) -> None:
     world.effect()
     await world.deliver(world.unknown())
-    await world.looked_up(1)
-    await world.case_in(OPEN)
+    await world.noted(1)
     world.clock.advance(3_600_000)
     assert (await world.case_in(NEEDS)).lookups == 2
 
@@ -208,11 +201,40 @@ async def test_an_effect_whose_event_was_lost_is_found(world: World) -> None:
 async def test_absent_waits_for_the_end_of_look_ups_and_observed_does_not(world: World) -> None:
     effect = world.effect()
     await world.deliver(world.unknown())
-    await world.looked_up(1)
-    case = await world.case_in(OPEN)
+    case = await world.noted(1)
     assert (await refused(world.decide(case, ABSENT))).reason is Reason.EFFECT_IN_FLIGHT
     assert (await world.decide(case, OBSERVED)).state == OBSERVED
     assert effect.state == "observed"
+
+
+@pytest.mark.requirement("fx.unknown")
+async def test_a_person_does_not_overrule_a_receipt(world: World) -> None:
+    effect = world.effect(finding=gw.FINDING_UNDECIDABLE)
+    await world.deliver(world.unknown())
+    case = await world.case_in(NEEDS)
+
+    async def receipt() -> None:
+        effect.state, effect.version = "succeeded", 4
+
+    world.gateway.before_resolve = receipt
+    no = await refused(world.decide(case, ABSENT))
+    assert (no.reason, no.detail["state"]) == (Reason.CASE_DECIDED, "succeeded")
+    assert [one.state for one in await world.cases()] == [NEEDS], "nothing is said that the gateway did not record"
+    await world.deliver(world.resolved("succeeded", 4))
+    assert [one.state for one in await world.cases()] == [SELF]
+
+
+async def test_a_decision_follows_an_effect_that_moved_and_is_still_undecided(world: World) -> None:
+    effect = world.effect(finding=gw.FINDING_UNDECIDABLE)
+    await world.deliver(world.unknown())
+    case = await world.case_in(NEEDS)
+
+    async def moved() -> None:
+        effect.version += 5
+
+    world.gateway.before_resolve = moved
+    assert (await world.decide(case, ABSENT)).state == ABSENT
+    assert effect.state == "absent"
 
 
 @pytest.mark.requirement("fx.unknown")

@@ -15,7 +15,7 @@ from services.checkpoint.app.put_artifacts import put_artifacts
 from services.checkpoint.app.store_chunks import put_chunks
 from services.checkpoint.domain.values import Committed, Header, Upload
 from services.checkpoint.ports import Tx
-from services.checkpoint.store.transaction import ARTIFACTS, CHECKPOINTS, CHUNKS
+from services.checkpoint.store.transaction import ARTIFACTS, CHECKPOINTS, CHUNKS, CheckpointTx
 from tests.store.checkpoint.conftest import RUN, Room
 
 
@@ -72,6 +72,18 @@ async def test_many_on_one_head_have_one_winner(room: Room) -> None:
     head = await room.ports.reads.head((RUN, "build"))
     assert head is not None
     assert head.digest == won[0].checkpoint.digest
+
+
+@pytest.mark.requirement("cp.exact")
+async def test_the_statement_itself_compares_the_head(room: Room) -> None:
+    step = (RUN, "build")
+    async with room.db.tx() as tx:
+        rows = CheckpointTx(tx)
+        assert await rows.move_heads([(step, b"", b"a", 1)]) == {step}
+        assert await rows.move_heads([(step, b"", b"b", 2)]) == set()
+        assert await rows.move_heads([(step, b"b", b"c", 2)]) == set()
+        assert await rows.move_heads([(step, b"a", b"b", 2)]) == {step}
+        assert (await rows.heads([step]))[step].digest == b"b"
 
 
 async def test_a_batch_holds_good_and_bad_and_a_chain_of_one_step(room: Room) -> None:
