@@ -17,12 +17,15 @@ class Lane:
         self.receiver = receiver
         self.name = name
         self.in_flight = 0
+        self.timed = False
         self._settings = settings
         self._queue: deque[Outgoing] = deque()
         self._held = 0
         self._held_bytes = 0
         self._failures = 0
         self._not_before_s = 0.0
+        self._started_s = float("-inf")
+        self._gathered = False
 
     @property
     def full(self) -> bool:
@@ -50,7 +53,7 @@ class Lane:
 
     def take(self, now_s: float) -> list[Outgoing]:
         """The next batch, when one may be sent now; else nothing."""
-        if self.in_flight >= self._settings.in_flight or now_s < self._not_before_s:
+        if self.in_flight >= self._settings.in_flight or now_s < self._not_before_s or self.waits_s(now_s) > 0:
             return []
         batch: list[Outgoing] = []
         size = 0
@@ -59,7 +62,16 @@ class Lane:
             if batch and size > self._settings.batch_bytes:
                 break
             batch.append(self._queue.popleft())
+        if batch:
+            self._started_s, self._gathered = now_s, len(batch) > 1
         return batch
+
+    def waits_s(self, now_s: float) -> float:
+        """How long a batch waits for company: only where the one before had some, so that batches grow under load and a lonely
+        event goes at once."""
+        if not self._queue or not self._gathered or len(self._queue) >= self._settings.batch_events:
+            return 0.0
+        return max(0.0, self._started_s + self._settings.spacing_ms / 1000 - now_s)
 
     def succeeded(self) -> None:
         """The receiver answered."""

@@ -145,6 +145,14 @@ class Relay:
         while self._group is not None and (batch := lane.take(self._now_s())):
             lane.in_flight += 1
             self._group.create_task(self._deliver(lane, batch))
+        waits_s = lane.waits_s(self._now_s())
+        if waits_s and lane.in_flight < self._settings.in_flight and not lane.timed:
+            lane.timed = True
+            self._later(waits_s, self._pump_timed, lane)
+
+    def _pump_timed(self, lane: Lane) -> None:
+        lane.timed = False
+        self._pump(lane)
 
     async def _deliver(self, lane: Lane, batch: list[Outgoing]) -> None:
         try:
