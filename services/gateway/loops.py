@@ -11,7 +11,7 @@ from services.gateway.ports import Ports
 from services.gateway.settings import GatewaySettings
 
 FORGET_INTERVAL_MS = 600_000
-KINDS = {"unknown": "unknown_effect", "needs_reconciliation": "effect_needs_person", "requested": "effect_under_way"}
+KINDS = {"unknown": "unknown_effect", "needs_reconciliation": "effect_needs_reconciliation", "requested": "effect_under_way"}
 
 
 def loops(ports: Ports, calls: Calls, settings: GatewaySettings) -> list[Every]:
@@ -53,6 +53,7 @@ class GatewayStuck:
                     detail=text,
                     step_key=stuck.name.step_key,
                     slot=stuck.name.slot,
+                    dispatch=stuck.dispatch,
                     tool=stuck.tool,
                 )
             )

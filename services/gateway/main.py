@@ -1,11 +1,14 @@
 """Composition root of the gateway: the only file that constructs things."""
 
+from contextlib import suppress
+
 from runway.gateway.v1.gateway_service_pb2_grpc import add_GatewayServiceServicer_to_server
 from runway.internal.gateway.v1.gateway_internal_pb2_grpc import add_EffectServiceServicer_to_server
 
 from libs.fence.cold import ColdReader
 from libs.fence.raising import FencePoint
 from libs.fence.token import Verifier
+from libs.kernel.refusal import Refusal
 from libs.outbox import Relay
 from libs.pg import Database
 from libs.rpc.batcher import Batcher
@@ -15,7 +18,7 @@ from libs.runtime.process import run as run_process
 from libs.runtime.sender import PeerSender
 from libs.runtime.service import Composed, Loop, Service
 from services.gateway.app.admit_intents import admit_intents
-from services.gateway.app.adopt_tries import adopt_tries
+from services.gateway.app.adopt_tries import adopt_tries, say_ended
 from services.gateway.app.invoke import Invoker
 from services.gateway.app.record_receipts import record_receipts
 from services.gateway.app.run_calls import Calls
@@ -92,6 +95,8 @@ async def compose(host: Host) -> Service:
         await intents.close()
         await calls.stop(settings.stop_grace_ms)
         await receipts.close()
+        with suppress(Refusal):  # the database is away: the process' death will be proved instead
+            await say_ended(ports)
         await cold.close()
         await http.close()
         await leaf_db.close()

@@ -184,6 +184,7 @@ class Stuck:
     name: EffectName
     tool: str
     state: str
+    dispatch: int
     since_ms: int
 
 

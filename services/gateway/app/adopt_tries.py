@@ -32,6 +32,11 @@ async def adopt_tries(ports: Ports) -> int:
     return len(left)
 
 
+async def say_ended(ports: Ports) -> None:
+    """At the end of this process, once its last call is over or cut: what it left may be adopted, also while its pid lives."""
+    await ports.processes.end([ports.process], ports.clock.now_ms())
+
+
 async def void_own(ports: Ports, calls: Calls) -> int:
     """Tries of this process that it neither makes nor will make: their intent's commit was not confirmed; how many."""
     own = await ports.processes.tries_of([ports.process], ports.limits.adopt_rows)

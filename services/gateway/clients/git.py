@@ -1,4 +1,4 @@
-"""git as a subprocess: no configuration but ours, no prompts, no hooks, an own process group, a time limit.
+"""git as a subprocess: no configuration but ours, no prompts, no hooks but the remote's, an own process group, a time limit.
 
 Credentials reach git by an askpass program that prints environment variables; they are never in argv, in an address or in
 what is reported. Can go wrong: git's own children outliving a limit. The whole group is killed.
@@ -60,7 +60,7 @@ class Git:
         """Writes the configuration that is ours, and an empty repository."""
         local = _local_path(self._remote.url)
         trusted = f"[safe]\n\tdirectory = {_quoted(local)}\n" if local else ""
-        (self._folder / ".gitconfig").write_text(f"{trusted}[credential]\n\thelper =\n[core]\n\thooksPath = /dev/null\n")
+        (self._folder / ".gitconfig").write_text(f"{trusted}[credential]\n\thelper =\n")
         askpass = self._folder / "askpass"
         askpass.write_text(ASKPASS)
         askpass.chmod(0o700)

@@ -248,7 +248,7 @@ def resolve(effect: Effect, attempt: Try, found: Resolution, now_ms: int) -> Lan
         cost=effect.cost + (cost - attempt.cost),
         result=found.result if found.state is State.OBSERVED else None,
         failure=None,
-        evidence=f"{found.actor}: {found.evidence}" if found.evidence else found.actor,
+        evidence=found.evidence if found.evidence.startswith(found.actor) else f"{found.actor}: {found.evidence}",
         changed_ms=now_ms,
         resolved_ms=0 if waits else now_ms,
     )

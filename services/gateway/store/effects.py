@@ -76,4 +76,4 @@ class EffectStore:
         """What waits since before: for a look-up, a person, or its own call."""
         found = await self._db.fetch(EFFECTS.doubtful, before_ms, limit)
         found += await self._db.fetch(PROCESSES.under_way_since_before, before_ms, limit)
-        return [Stuck(rows.name(row), row["tool"], row["state"], row["changed_ms"]) for row in found]
+        return [Stuck(rows.name(row), row["tool"], row["state"], row["dispatches"], row["changed_ms"]) for row in found]

@@ -27,7 +27,9 @@ class ProcessStore:
         """Other processes that have tries under way."""
         found = await self._db.fetch(PROCESSES.with_tries, me)
         return [
-            ProcessIdentity(row["process"], row["host"], row["boot"], row["pid_space"], row["pid"], row["pid_start"])
+            ProcessIdentity(
+                row["process"], row["host"], row["boot"], row["pid_space"], row["pid"], row["pid_start"], row["ended"]
+            )
             for row in found
         ]
 

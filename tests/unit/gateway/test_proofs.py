@@ -55,6 +55,7 @@ def test_nothing_found_is_absent_only_after_the_settle_window_of_an_authority(
         (replace(OTHER, pid_space="pid:[2]"), PidState(None), False),
         (replace(OTHER, pid_space="pid:[2]", boot="earlier"), PidState(None), True),
         (replace(OTHER, start=0), PidState(None), False),
+        (replace(OTHER, host="elsewhere", ended=True), PidState(900), True),
     ],
 )
 def test_death_is_proved_and_never_guessed(other: ProcessIdentity, now: PidState, dead: bool) -> None:

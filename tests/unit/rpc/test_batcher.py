@@ -8,6 +8,7 @@ import pytest
 from libs.kernel.refusal import Reason, Refusal, invalid_field
 from libs.rpc.batcher import Batcher
 from libs.rpc.identity import Call, enter_call, in_call
+from libs.testkit.waiting import wait_until
 
 WAIT_S = 5
 
@@ -216,3 +217,24 @@ async def test_close_waits_for_everything_submitted() -> None:
     await batcher.close()
     assert await asyncio.gather(*calls) == [0, 10, 20]
     assert recorder.batches == [[0, 1, 2]]
+
+
+async def test_items_of_one_key_are_never_in_two_batches_at_once() -> None:
+    gates: dict[str, asyncio.Event] = {"a": asyncio.Event(), "b": asyncio.Event()}
+    batches: list[list[str]] = []
+
+    async def handle(items: list[str]) -> list[str]:
+        batches.append(list(items))
+        await gates[items[0][0]].wait()
+        return items
+
+    batcher: Batcher[str, str] = Batcher(handle, name="keyed", spacing_ms=0, key=lambda item: item[0])
+    first = asyncio.ensure_future(batcher.submit("a1"))
+    await wait_until(lambda: batches == [["a1"]])
+    later = [asyncio.ensure_future(batcher.submit(item)) for item in ("a2", "b1", "a3")]
+    await wait_until(lambda: batches == [["a1"], ["b1"]])
+    gates["a"].set()
+    assert await first == "a1"
+    await wait_until(lambda: batches == [["a1"], ["b1"], ["a2", "a3"]])
+    gates["b"].set()
+    assert await asyncio.gather(*later) == ["a2", "b1", "a3"]

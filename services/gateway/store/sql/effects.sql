@@ -86,5 +86,5 @@ RETURNING g.run_id, g.usage_sequence, g.used, g.used_tokens;
 
 -- name: doubtful
 -- Effects whose outcome is unknown since before $1, or that wait for a person, oldest first.
-SELECT e.run_id, e.step_key, e.slot, e.tool, e.state, e.changed_ms FROM effect AS e
+SELECT e.run_id, e.step_key, e.slot, e.tool, e.state, e.dispatches, e.changed_ms FROM effect AS e
  WHERE e.state IN ('unknown', 'needs_reconciliation') AND e.changed_ms < $1 ORDER BY e.changed_ms LIMIT $2;

@@ -7,7 +7,7 @@ VALUES ($1, $2, $3, $4, $5, $6, $7) ON CONFLICT (process) DO NOTHING;
 
 -- name: with_tries
 -- Other processes that have tries under way.
-SELECT p.process, p.host, p.boot, p.pid_space, p.pid, p.pid_start FROM gateway_process AS p
+SELECT p.process, p.host, p.boot, p.pid_space, p.pid, p.pid_start, p.ended_ms > 0 AS ended FROM gateway_process AS p
  WHERE p.process <> $1
    AND EXISTS (SELECT 1 FROM effect_dispatch AS d WHERE d.process = p.process AND d.state = 'requested');
 
@@ -18,7 +18,7 @@ SELECT d.*, e.replay_class, e.tool FROM effect_dispatch AS d JOIN effect AS e US
 
 -- name: under_way_since_before
 -- Tries that have been under way for long, oldest first.
-SELECT d.run_id, d.step_key, d.slot, e.tool, 'requested' AS state, d.requested_ms AS changed_ms
+SELECT d.run_id, d.step_key, d.slot, e.tool, 'requested' AS state, d.n AS dispatches, d.requested_ms AS changed_ms
   FROM effect_dispatch AS d JOIN effect AS e USING (run_id, step_key, slot)
  WHERE d.state = 'requested' AND d.requested_ms < $1 ORDER BY d.requested_ms LIMIT $2;
 
