@@ -23,6 +23,7 @@ from services.scheduler.app.claim_attempts import ClaimDesk
 from services.scheduler.app.take_over import Candidacy, give_up, take_over
 from services.scheduler.clients.gates import LaunchGates
 from services.scheduler.clients.leaders import Leaders
+from services.scheduler.clients.local_workers import LocalWorkers
 from services.scheduler.clients.notices import EventNotices
 from services.scheduler.clients.tokens import LeaseTokens
 from services.scheduler.consumers import Inbox
@@ -30,7 +31,6 @@ from services.scheduler.loops import SchedulerStuck, loops
 from services.scheduler.ports import Limits, Ports
 from services.scheduler.servicer import WorkerServicer
 from services.scheduler.servicer_control import InternalServicer, SchedulerFences, SchedulerServicer
-from services.scheduler.servicer_local import LocalWorkers
 from services.scheduler.settings import SchedulerSettings
 from services.scheduler.store.fences import SchedulerPoint
 from services.scheduler.store.shards import SchedulerReads, SchedulerStore
@@ -171,7 +171,15 @@ def compose_with(host: Host, settings: SchedulerSettings) -> Service:
     leadership = Leadership(host, ports, book, leaders, settings)
     book.on_deposed = leadership.campaign_anew
     desk = ClaimDesk(ports, book)
-    local = LocalWorkers(ports, control, book, desk, tokens, settings)
+    local = LocalWorkers(
+        ports,
+        control,
+        book,
+        desk,
+        tokens,
+        output_limit_bytes=settings.output_limit_bytes,
+        command_limit_bytes=settings.command_limit_bytes,
+    )
     inbox = Inbox(ports, book, leaders)
     public = tokens.signer.public
 
@@ -208,7 +216,7 @@ def compose_with(host: Host, settings: SchedulerSettings) -> Service:
             ),
             Mounted(
                 add_SchedulerInternalServiceServicer_to_server,
-                InternalServicer(local, inbox, leaf_reads, book),
+                InternalServicer(local, inbox.apply_here, leaf_reads, book),
                 "runway.internal.scheduler.v1.SchedulerInternalService",
             ),
         ],

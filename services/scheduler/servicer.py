@@ -19,8 +19,8 @@ from libs.rpc.items import item_error
 from services.scheduler import translate
 from services.scheduler.app.book import Book
 from services.scheduler.clients.leaders import Leaders
+from services.scheduler.clients.local_workers import LocalWorkers
 from services.scheduler.ports import Holder
-from services.scheduler.servicer_local import LocalWorkers
 from services.scheduler.settings import SchedulerSettings
 
 ROUND_MS = 5_000

@@ -21,13 +21,13 @@ from libs.kernel.ids import uuid_from_bytes, uuid_from_text
 from libs.kernel.refusal import invalid_field, not_found, unreachable
 from libs.rpc.identity import current_call
 from libs.rpc.validation import check_message
+from libs.runtime.service import InboxHandler
 from services.scheduler import translate
 from services.scheduler.app.book import Book
 from services.scheduler.app.refusals import no_leader
-from services.scheduler.consumers import Inbox
+from services.scheduler.clients.local_workers import LocalWorkers
 from services.scheduler.domain.ticket import Key
 from services.scheduler.ports import GateState, Holder
-from services.scheduler.servicer_local import LocalWorkers
 
 DEFAULT_WORKERS = 100
 DEFAULT_ATTEMPTS = 200
@@ -136,9 +136,9 @@ class SchedulerServicer(scheduler_service_pb2_grpc.SchedulerServiceServicer):
 class InternalServicer(scheduler_internal_pb2_grpc.SchedulerInternalServiceServicer):
     """Calls that another replica forwards, and public keys."""
 
-    def __init__(self, local: LocalWorkers, inbox: Inbox, leaf: LeafReads, book: Book) -> None:
+    def __init__(self, local: LocalWorkers, deliver: InboxHandler, leaf: LeafReads, book: Book) -> None:
         self._local = local
-        self._inbox = inbox
+        self._deliver = deliver
         self._leaf = leaf
         self._book = book
 
@@ -175,7 +175,7 @@ class InternalServicer(scheduler_internal_pb2_grpc.SchedulerInternalServiceServi
                 return worker_pb.RenewLeasesResponse(results=renewed)
             case _:
                 delivery = _read(inbox_pb2.DeliverRequest(), said.request)
-                incarnation, verdicts = await self._inbox.apply_here(delivery.events)
+                incarnation, verdicts = await self._deliver(list(delivery.events))
                 return inbox_pb2.DeliverResponse(verdicts=verdicts, incarnation=incarnation)
 
     async def _held(self, items: Sequence[Any], said: internal_pb.ForwardRequest) -> list[tuple[Holder, Any]]:

@@ -15,11 +15,11 @@ from libs.testkit.databases import prepare_all
 from libs.testkit.waiting import wait_until
 from services.scheduler.app.beat_attempts import beat_attempts
 from services.scheduler.app.end_attempts import end_attempts
+from services.scheduler.app.expire_leases import Expiry
 from services.scheduler.app.renew_leases import Renewed, renew_leases
 from services.scheduler.domain.ending import LOST, Ending
 from services.scheduler.domain.lease import Answer, Beat
 from services.scheduler.domain.ticket import End
-from services.scheduler.loops import Expiry
 from services.scheduler.ports import GrantAsk
 from tests.store.scheduler.harness import EPOCH, Field, Leader, both, ended_by, failure, holder, success
 

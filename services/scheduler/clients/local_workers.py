@@ -23,7 +23,6 @@ from services.scheduler.app.record_commands import Asked, record_commands
 from services.scheduler.app.renew_leases import Renewed, renew_leases
 from services.scheduler.clients.tokens import LeaseTokens
 from services.scheduler.ports import Holder, Ports
-from services.scheduler.settings import SchedulerSettings
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -33,13 +32,22 @@ class LocalWorkers:
     """What a leader does for workers."""
 
     def __init__(
-        self, ports: Ports, control: Ports, book: Book, desk: ClaimDesk, tokens: LeaseTokens, settings: SchedulerSettings
+        self,
+        ports: Ports,
+        control: Ports,
+        book: Book,
+        desk: ClaimDesk,
+        tokens: LeaseTokens,
+        *,
+        output_limit_bytes: int,
+        command_limit_bytes: int,
     ) -> None:
         self._ports = ports
         self._book = book
         self._desk = desk
         self._tokens = tokens
-        self._settings = settings
+        self._output_limit_bytes = output_limit_bytes
+        self._command_limit_bytes = command_limit_bytes
         self._complete: Batcher[Completion, bool] = Batcher(lambda asks: complete_attempts(ports, book, asks), name="complete")
         self._record: Batcher[Asked, bool] = Batcher(lambda asks: record_commands(ports, book, asks), name="record_commands")
         self._renew: Batcher[tuple[Holder, int], Renewed] = Batcher(
@@ -77,7 +85,7 @@ class LocalWorkers:
         for holder, said in items:
             try:
                 check_value(said.output, "completions.output")
-                limits = (self._settings.output_limit_bytes, self._settings.command_limit_bytes)
+                limits = (self._output_limit_bytes, self._command_limit_bytes)
                 asks.append(translate.completion(said, holder, *limits))
             except Refusal as refusal:
                 asks.append(refusal)
@@ -91,7 +99,7 @@ class LocalWorkers:
             try:
                 for item in said.commands:
                     check_value(item.payload, "commands.payload")
-                limit = self._settings.command_limit_bytes
+                limit = self._command_limit_bytes
                 asks.append((holder, tuple(translate.command(item, limit) for item in said.commands)))
             except Refusal as refusal:
                 asks.append(refusal)
