@@ -129,13 +129,9 @@ class Leadership:
         return (await self._client.range(b"runway")).header.revision
 
 
-async def compose(host: Host) -> Service:
-    """Builds the scheduler for this process; opens nothing."""
-    return compose_with(host, SchedulerSettings())
-
-
-def compose_with(host: Host, settings: SchedulerSettings) -> Service:
-    """As `compose`, with settings that are given."""
+async def compose(host: Host, settings: SchedulerSettings | None = None) -> Service:
+    """Builds the scheduler for this process; opens nothing. Settings come from the environment unless they are given."""
+    settings = settings or SchedulerSettings()
     url = host.database_url("scheduler")
     db = Database(url, name="scheduler", size=settings.pool_size)
     control_db = Database(url, name="scheduler-control", size=settings.control_pool_size)

@@ -28,7 +28,7 @@ from libs.runtime.host import Compose, Host
 from libs.runtime.service import Composed, Mounted, Service
 from libs.runtime.settings import HostSettings
 from libs.testkit.waiting import wait_until
-from services.scheduler.main import compose_with
+from services.scheduler.main import compose as compose_scheduler
 from services.scheduler.settings import SchedulerSettings
 
 SECRET = "a-secret-of-the-tests"
@@ -240,7 +240,7 @@ class World:
 
         def compose_of(_name: str) -> Compose:
             async def compose(given: Host) -> Service:
-                service = compose_with(given, chosen)
+                service = await compose_scheduler(given, chosen)
                 found["service"] = service
                 return service
 
