@@ -14,7 +14,7 @@ from libs.runtime.service import Every, Loop
 from libs.telemetry.catalogue import LEASES_LIVE, TICKETS_WAITING
 from libs.telemetry.logs import get_logger
 from services.scheduler.app.acknowledge_raises import look_at_awaited
-from services.scheduler.app.book import Book
+from services.scheduler.app.book import Book, Heard
 from services.scheduler.app.claim_attempts import CLASS_NAMES, ClaimDesk, reconsider_parked
 from services.scheduler.app.expire_leases import Doubts, Expiry
 from services.scheduler.app.obey_gates import look_for_raises
@@ -53,6 +53,14 @@ class HouseKeeping(Protocol):
         ...
 
 
+NOTE_INTERVAL_MS = 500
+
+
+def _worker_row(heard: Heard) -> tuple[str, str, str, str, str, int]:
+    handlers, capabilities = "\n".join(sorted(heard.handlers)), "\n".join(sorted(heard.capabilities))
+    return heard.tenant, heard.worker_id, heard.project, handlers, capabilities, heard.seen_ms
+
+
 def loops(
     ports: Ports,
     control: Ports,
@@ -76,13 +84,19 @@ def loops(
             await look_for_raises(control, book)
             await look_at_awaited(control, book)
 
+    noted: set[tuple[str, str]] = set()
+
+    async def note_workers() -> None:
+        """New worker processes at once: people look for them when they start."""
+        new = [heard for name, heard in book.workers.items() if name not in noted]
+        if new:
+            await house.put_workers([_worker_row(heard) for heard in new])
+            noted.update((heard.tenant, heard.worker_id) for heard in new)
+
     async def keep_house() -> None:
         now_ms = ports.clock.now_ms()
-        seen = [
-            (w.tenant, w.worker_id, w.project, "\n".join(sorted(w.handlers)), "\n".join(sorted(w.capabilities)), w.seen_ms)
-            for w in book.workers.values()
-        ]
-        await house.put_workers(seen)
+        await house.put_workers([_worker_row(heard) for heard in book.workers.values()])
+        noted.intersection_update(book.workers)
         await house.put_key(*key, now_ms)
         await house.forget_keys(now_ms - KEY_KEEP_MS)
         await house.forget_workers(now_ms - WORKER_KEEP_MS)
@@ -109,6 +123,7 @@ def loops(
         Loop("obey_gates", obey),
         Loop("drain_claims", drain),
         Every(settings.expiry_interval_ms, expiry.run, "expire_leases"),
+        Every(NOTE_INTERVAL_MS, note_workers, "note_workers"),
         Every(settings.worker_interval_ms, keep_house, "keep_house"),
         Every(1_000, reconsider, "reconsider_parked"),
         Every(1_000, measure, "measure"),

@@ -25,6 +25,7 @@ from services.scheduler.clients.gates import LaunchGates
 from services.scheduler.clients.leaders import Leaders
 from services.scheduler.clients.local_workers import LocalWorkers
 from services.scheduler.clients.notices import EventNotices
+from services.scheduler.clients.owners import OwnerClient
 from services.scheduler.clients.tokens import LeaseTokens
 from services.scheduler.consumers import Inbox
 from services.scheduler.loops import SchedulerStuck, loops
@@ -207,7 +208,7 @@ async def compose(host: Host, settings: SchedulerSettings | None = None) -> Serv
             ),
             Mounted(
                 add_SchedulerServiceServicer_to_server,
-                SchedulerServicer(control_reads, book),
+                SchedulerServicer(control_reads, book, OwnerClient(host.peers)),
                 "runway.scheduler.v1.SchedulerService",
             ),
             Mounted(

@@ -65,11 +65,20 @@ class LeafReads(Protocol):
         ...
 
 
+class Owners(Protocol):
+    """Who owns a run, by launch's account."""
+
+    async def owner(self, run_id: UUID) -> tuple[str, str] | None:
+        """(tenant, project); None where launch does not know the run."""
+        ...
+
+
 class SchedulerServicer(scheduler_service_pb2_grpc.SchedulerServiceServicer):
     """Shards, workers, attempts, for people."""
 
-    def __init__(self, reads: PeopleReads, book: Book) -> None:
+    def __init__(self, reads: PeopleReads, book: Book, owners: Owners) -> None:
         self._reads = reads
+        self._owners = owners
         self._book = book
 
     async def ListShards(self, request: pb.ListShardsRequest, context: Any) -> pb.ListShardsResponse:
@@ -118,7 +127,7 @@ class SchedulerServicer(scheduler_service_pb2_grpc.SchedulerServiceServicer):
         """See the contract."""
         caller = current_call().require_caller()
         run_id = uuid_from_text(request.run_id, "run_id")
-        owner = await self._reads.owner(run_id)
+        owner = await self._reads.owner(run_id) or await self._owners.owner(run_id)
         if owner is None or owner[0] != caller.tenant or (caller.project and owner[1] != caller.project):
             raise not_found("run")
         size = request.page_size or DEFAULT_ATTEMPTS
