@@ -14,6 +14,7 @@ from libs.kernel.ids import shard_of
 from libs.kernel.refusal import Refusal, invalid_field
 from services.scheduler import translate
 from services.scheduler.app.book import Book
+from services.scheduler.app.claim_attempts import ClaimDesk
 from services.scheduler.app.enqueue_tickets import enqueue_tickets
 from services.scheduler.app.revoke_tickets import revoke_tickets
 from services.scheduler.clients.leaders import Leaders
@@ -30,8 +31,9 @@ def _again(why: str) -> inbox_pb2.EventVerdict:
 class Inbox:
     """The scheduler's events."""
 
-    def __init__(self, ports: Ports, book: Book, leaders: Leaders) -> None:
+    def __init__(self, ports: Ports, book: Book, desk: ClaimDesk, leaders: Leaders) -> None:
         self._ports = ports
+        self._desk = desk
         self._book = book
         self._leaders = leaders
 
@@ -61,7 +63,8 @@ class Inbox:
                 tickets[place] = fact
             else:
                 revocations[place] = fact
-        for place, why in zip(tickets, await enqueue_tickets(self._ports, self._book, list(tickets.values())), strict=True):
+        stored = await enqueue_tickets(self._ports, self._book, list(tickets.values()), self._desk)
+        for place, why in zip(tickets, stored, strict=True):
             verdicts[place] = _again(why) if why else _APPLIED
         told = await revoke_tickets(self._ports, self._book, list(revocations.values()))
         for place, why in zip(revocations, told, strict=True):

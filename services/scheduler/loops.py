@@ -15,8 +15,9 @@ from libs.telemetry.catalogue import LEASES_LIVE, TICKETS_WAITING
 from libs.telemetry.logs import get_logger
 from services.scheduler.app.acknowledge_raises import look_at_awaited
 from services.scheduler.app.book import Book, Heard
-from services.scheduler.app.claim_attempts import CLASS_NAMES, ClaimDesk, reconsider_parked
+from services.scheduler.app.claim_attempts import CLASS_NAMES, ClaimDesk
 from services.scheduler.app.expire_leases import Doubts, Expiry
+from services.scheduler.app.explain_lost import reconsider_parked
 from services.scheduler.app.obey_gates import look_for_raises
 from services.scheduler.domain.ticket import POINT_NAMES
 from services.scheduler.ports import Ports

@@ -177,7 +177,7 @@ async def compose(host: Host, settings: SchedulerSettings | None = None) -> Serv
         output_limit_bytes=settings.output_limit_bytes,
         command_limit_bytes=settings.command_limit_bytes,
     )
-    inbox = Inbox(ports, book, leaders)
+    inbox = Inbox(ports, book, desk, leaders)
     public = tokens.signer.public
 
     async def start() -> None:

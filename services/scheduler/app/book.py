@@ -174,6 +174,8 @@ class Book:
     ready: ReadyIndex = field(default_factory=ReadyIndex)
     parked: dict[Key, Ready] = field(default_factory=dict)
     leases: dict[Key, Lease] = field(default_factory=dict)
+    granting: set[Key] = field(default_factory=set)
+    """Tickets whose grant is under way."""
     awaited: set[Key] = field(default_factory=set)
     """Tickets whose end is under way, or whose last end is not acknowledged: looked at again in the table."""
     warm: Recent = field(default_factory=Recent)
@@ -263,12 +265,24 @@ class Book:
             if not row.grantable(self.incarnation):
                 self.awaited.add(row.key)
                 return
-            ready = self._ready(row)
+            ready = self.ready_of(row)
             if gate is not None and gate.mode is not Mode.OPEN:
                 self.parked[row.key] = ready
                 return
             self.ready.add(ready)
             self.wake.set()
+
+    def knows(self, key: Key) -> bool:
+        """Whether memory has a place for this step's open ticket."""
+        places = (self.leases, self.parked, self.awaited, self.granting)
+        return self.ready.get(key) is not None or any(key in place for place in places)
+
+    def correct(self, row: TicketRow) -> None:
+        """A row that was read under its locks has a greater fence than the lease in memory: a commit of ours whose answer was
+        lost had ended it."""
+        lease = self.leases.get(row.key)
+        if lease is not None and row.fence > lease.fence:
+            self.put_row(row, None)
 
     def add_lease(self, lease: Lease) -> None:
         """A live lease."""
@@ -321,7 +335,8 @@ class Book:
             renew_ms=now_ms + self.limits.token_life_ms // 2 if not beaten else now_ms,
         )
 
-    def _ready(self, row: TicketRow) -> Ready:
+    def ready_of(self, row: TicketRow) -> Ready:
+        """A ticket that may be granted, next in the order in which they come."""
         self.order += 1
         candidate = Candidate(
             key=row.key,

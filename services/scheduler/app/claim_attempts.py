@@ -9,20 +9,22 @@ it. A commit whose answer was lost: the rows are read again before anything else
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Collection, Sequence
+from collections.abc import Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from uuid import UUID
 
 from libs.kernel.epochs import StepFence
-from libs.kernel.refusal import Reason, Refusal
+from libs.kernel.refusal import Refusal
 from libs.runtime.faults import fault_point
 from libs.telemetry.catalogue import CLAIM_CYCLE_SECONDS, GRANTS
 from libs.telemetry.logs import get_logger
 from services.scheduler.app.book import Book, Heard, Ready
+from services.scheduler.app.explain_lost import explain, look_again
 from services.scheduler.domain.lease import Lease
 from services.scheduler.domain.planner import Poll, plan
-from services.scheduler.domain.ticket import Key, TicketState
-from services.scheduler.ports import GrantAsk, Granted, Holder, Ports, Signed
+from services.scheduler.domain.ticket import Key, Ticket, TicketRow
+from services.scheduler.ports import GrantAsk, Granted, Ports, Signed, Tx
 
 log = get_logger(__name__)
 CLAIMS_REMEMBERED = 20_000
@@ -68,6 +70,18 @@ class _Waiting:
     def poll(self) -> Poll:
         ask = self.ask
         return Poll(self.number, ask.tenant, ask.project, ask.handlers, ask.capabilities, ask.slots)
+
+
+Taken = tuple[_Waiting, Ready]
+
+
+@dataclass(slots=True)
+class Direct:
+    """Grants made in the transaction that stores their tickets; nothing of it counts before that commits."""
+
+    taken: list[Taken]
+    asks: list[GrantAsk]
+    granted: dict[Key, Granted]
 
 
 @dataclass(slots=True)
@@ -187,35 +201,56 @@ class ClaimDesk:
         waiting = [w for w in self._waiting.values() if not w.busy]
         polls = [w.poll() for w in waiting]
         grants = plan(polls, self.book.ready.for_polls(polls)) if polls and len(self.book.ready) else []
-        if not grants:
-            return 0
-        taken: list[tuple[_Waiting, Ready]] = []
-        epochs: dict[int, int] = {}
+        taken: list[Taken] = []
         for grant in grants:
             ready = self.book.ready.get(grant.key)
-            epoch = self.book.epoch(ready.shard) if ready is not None else None
-            if ready is not None and epoch is not None:
-                epochs[ready.shard] = epoch
+            if ready is not None and self.book.epoch(ready.shard) is not None:
                 taken.append((self._waiting[grant.poll], ready))
         if not taken:
             return 0
+        epochs = {ready.shard: self.book.epochs[ready.shard] for _, ready in taken}
         for holder, ready in taken:
             holder.busy = True
             self.book.ready.remove(ready.candidate.key)
+            self.book.granting.add(ready.candidate.key)
         answers: dict[int, list[GrantedLease]] = {}
         try:
             with CLAIM_CYCLE_SECONDS.time():
-                answers = await self._commit(taken, epochs)
+                answers, lost = await self._commit(taken, epochs)
+        except Refusal:
+            await look_again(self.ports, self.book, [ready for _, ready in taken])
+            raise
+        except BaseException:
+            self.book.awaited.update(ready.candidate.key for _, ready in taken)  # the rows say what became of them
+            raise
         finally:
-            for holder in {w.number: w for w, _ in taken}.values():
-                holder.busy = False
-                if answers.get(holder.number) or holder.leaving:
-                    self._settle(holder, answers.get(holder.number, []))
+            self.book.granting.difference_update(ready.candidate.key for _, ready in taken)
+            self._answer(taken, answers)
+        if lost:
+            try:
+                await explain(self.ports, self.book, lost)
+            except Refusal:
+                self.book.awaited.update(ready.candidate.key for ready in lost)
+                raise
         return sum(len(leases) for leases in answers.values())
 
-    async def _commit(self, taken: Sequence[tuple[_Waiting, Ready]], epochs: dict[int, int]) -> dict[int, list[GrantedLease]]:
+    async def _commit(
+        self, taken: Sequence[Taken], epochs: dict[int, int]
+    ) -> tuple[dict[int, list[GrantedLease]], list[Ready]]:
+        """What each poll gets, and tickets that were not granted."""
         now_ms = self.ports.clock.now_ms()
-        asks = [
+        scopes = {s for _, ready in taken for s in _scopes(ready.candidate.tenant, ready.candidate.project)}
+        runs = {ready.candidate.key[0] for _, ready in taken}
+        incarnation = self.book.incarnation
+        fault_point("scheduler.before_grant")
+        async with self.ports.db.commit(epochs, runs, incarnation=incarnation, scopes=scopes) as tx:
+            asks = self._asks([pair for pair in taken if pair[1].shard not in tx.deposed], epochs)
+            granted = await self._grant(tx, asks, now_ms)
+        lost = [ready for _, ready in taken if ready.candidate.key not in granted and ready.shard not in tx.deposed]
+        return self._hand_out(taken, asks, granted, epochs), lost
+
+    def _asks(self, taken: Sequence[Taken], epochs: dict[int, int]) -> list[GrantAsk]:
+        return [
             GrantAsk(
                 key=ready.candidate.key,
                 ticket_sequence=ready.ticket_sequence,
@@ -227,41 +262,81 @@ class ClaimDesk:
             )
             for waiting, ready in taken
         ]
-        scopes = {s for _, ready in taken for s in _scopes(ready)}
-        runs = {ask.key[0] for ask in asks}
-        fault_point("scheduler.before_grant")
+
+    async def _grant(self, tx: Tx, asks: Sequence[GrantAsk], now_ms: int) -> dict[Key, Granted]:
+        """Grants in a transaction that holds the locks; a run's first lease is told once."""
+        granted = await tx.grant(asks, now_ms)
+        first = {key[0] for key, row in granted.items() if row.first}
+        started = await tx.mark_first_lease(first, now_ms) if first else []
+        await tx.send([self.ports.notices.first_lease(run_id, now_ms) for run_id in started], now_ms)
+        return granted
+
+    def _answer(self, taken: Sequence[Taken], answers: Mapping[int, list[GrantedLease]]) -> None:
+        """Polls of a plan go on waiting, or have their answer."""
+        for holder in {waiting.number: waiting for waiting, _ in taken}.values():
+            holder.busy = False
+            if answers.get(holder.number) or holder.leaving:
+                self._settle(holder, answers.get(holder.number, []))
+
+    def scopes_to_lock(self, tickets: Sequence[Ticket]) -> set[tuple[str, str]]:
+        """Scopes of new tickets that may be granted as they come, because somebody waits for such."""
+        wanted = {(w.ask.tenant, handler) for w in self._waiting.values() if not w.busy for handler in w.ask.handlers}
+        some = [ticket for ticket in tickets if (ticket.tenant, ticket.contract.handler) in wanted]
+        return {scope for ticket in some for scope in _scopes(ticket.tenant, ticket.project)}
+
+    async def grant_directly(
+        self, tx: Tx, rows: Sequence[TicketRow], scopes: AbstractSet[tuple[str, str]], epochs: dict[int, int], now_ms: int
+    ) -> Direct | None:
+        """Grants tickets in the transaction that stores them, where polls wait and nothing older fits them: one commit less.
+
+        The same planner decides, and the same statement judges. `done_directly` must follow, whatever becomes of the commit.
+        """
+        polls = [w.poll() for w in self._waiting.values() if not w.busy]
+        if not polls or self.book.ready.for_polls(polls):
+            return None
+        fresh = {row.key: self.book.ready_of(row) for row in rows if row.grantable(tx.incarnation)}
+        fresh = {
+            key: ready
+            for key, ready in fresh.items()
+            if scopes >= set(_scopes(ready.candidate.tenant, ready.candidate.project))
+        }
+        grants = plan(polls, [ready.candidate for ready in fresh.values()])
+        if not grants:
+            return None
+        taken = [(self._waiting[grant.poll], fresh[grant.key]) for grant in grants]
+        for waiting, _ in taken:
+            waiting.busy = True
+        direct = Direct(taken, self._asks(taken, epochs), {})
         try:
-            incarnation = self.book.incarnation
-            async with self.ports.db.commit(epochs, runs, incarnation=incarnation, scopes=scopes) as tx:
-                mine = [ask for ask, (_, ready) in zip(asks, taken, strict=True) if ready.shard not in tx.deposed]
-                granted = await tx.grant(mine, now_ms)
-                first = {key[0] for key, row in granted.items() if row.first and key[0] not in self.book.started}
-                started = await tx.mark_first_lease(first, now_ms) if first else []
-                await tx.send([self.ports.notices.first_lease(run_id, now_ms) for run_id in started], now_ms)
-        except Refusal:
-            await self._look_again(taken)
+            fault_point("scheduler.before_grant")
+            direct.granted = await self._grant(tx, direct.asks, now_ms)
+        except BaseException:
+            self._answer(taken, {})
             raise
-        fault_point("scheduler.after_grant")
-        for run_id in first:
-            self.book.started.add(run_id)
-        lost = [ready for _, ready in taken if ready.candidate.key not in granted and ready.shard not in tx.deposed]
-        answers = self._hand_out(taken, asks, granted, epochs)
-        if lost:
-            await self._explain(lost)
-        return answers
+        return direct
+
+    def done_directly(self, direct: Direct, epochs: dict[int, int], *, committed: bool) -> set[Key]:
+        """After the commit: hands out what was granted; its keys. Where it failed, polls go on waiting."""
+        answers = self._hand_out(direct.taken, direct.asks, direct.granted, epochs) if committed else {}
+        self._answer(direct.taken, answers)
+        return set(direct.granted) if committed else set()
 
     def _hand_out(
         self,
-        taken: Sequence[tuple[_Waiting, Ready]],
+        taken: Sequence[Taken],
         asks: Sequence[GrantAsk],
-        granted: dict[Key, Granted],
+        granted: Mapping[Key, Granted],
         epochs: dict[int, int],
     ) -> dict[int, list[GrantedLease]]:
+        """Leases into memory, tokens signed; by poll."""
+        fault_point("scheduler.after_grant")
         answers: dict[int, list[GrantedLease]] = {}
-        for (waiting, ready), ask in zip(taken, asks, strict=True):
-            row = granted.get(ask.key)
+        by_key = {ask.key: ask for ask in asks}
+        for waiting, ready in taken:
+            row = granted.get(ready.candidate.key)
             if row is None:
                 continue
+            ask = by_key[ready.candidate.key]
             fence = StepFence(ask.authority_epoch, row.lease_epoch, ask.attempt_id)
             lease = self.book.new_lease(ready.row, fence, row.epoch)
             lease.worker_id, lease.claim_id = ask.worker_id, ask.claim_id
@@ -276,74 +351,6 @@ class ClaimDesk:
             self._claims.popitem(last=False)
         return answers
 
-    async def _look_again(self, taken: Sequence[tuple[_Waiting, Ready]]) -> None:
-        """The commit failed or its answer was lost: the rows say what became of it. Unreadable: look later."""
-        keys = [ready.candidate.key for _, ready in taken]
-        try:
-            rows = await self.ports.db.read_rows(keys)
-            gates = await self.ports.db.read_gates({run_id for run_id, _ in keys})
-        except Refusal:
-            self.book.awaited.update(key for key in keys)
-            return
-        for key in keys:
-            row = rows.get(key)
-            if row is not None and self.book.epoch(row.shard) is not None:
-                self.book.put_row(row, gates.get(row.run_id))
 
-    async def _explain(self, lost: Collection[Ready]) -> None:
-        """Why tickets were not granted: cold gates are read, paused ones parked, the rest is as its row says."""
-        keys = {ready.candidate.key: ready for ready in lost}
-        epochs = self.book.led({ready.shard for ready in lost})
-        runs = {key[0] for key in keys}
-        nobody = StepFence(0, 0, UUID(int=0))
-        holders = [Holder(*key, nobody, 0, ready.candidate.tenant, ready.candidate.project) for key, ready in keys.items()]
-        async with self.ports.db.commit(epochs, runs, incarnation=self.book.incarnation) as tx:
-            rows = await tx.rows(keys)
-            judged = dict(zip(keys, await tx.judge(holders, "claim"), strict=True))
-            gates = await tx.gates(runs)
-        cold = {key[0] for key, verdict in judged.items() if verdict.cold}
-        for key, ready in keys.items():
-            row, refusal = rows.get(key), judged[key].refusal
-            if row is None or row.state is not TicketState.READY or refusal is None:
-                if row is not None and key[0] not in cold and self.book.epoch(row.shard) is not None:
-                    self.book.put_row(row, gates.get(key[0]))
-            elif refusal.reason in (Reason.RUN_PAUSED, Reason.SCOPE_STOPPED):
-                self.book.parked[key] = ready
-            else:
-                self.book.obey.add(key[0])
-                self.book.raised.set()
-        if cold:
-            await self._warm(cold, [ready for key, ready in keys.items() if key[0] in cold])
-
-    async def _warm(self, runs: Collection[UUID], tickets: Sequence[Ready]) -> None:
-        try:
-            await read_cold(self.ports, self.book, runs)
-        except Refusal as no:
-            log.warning("gates cannot be read from launch now", runs=len(runs), message=no.message)
-            for ready in tickets:
-                self.book.parked[ready.candidate.key] = ready
-            return
-        for ready in tickets:
-            if self.book.epoch(ready.shard) is not None:
-                self.book.ready.add(ready)
-                self.book.wake.set()
-
-
-async def read_cold(ports: Ports, book: Book, runs: Collection[UUID]) -> None:
-    """Reads gates from launch, merges and stamps them. The merge takes scopes, then gates: no gate is locked before it."""
-    cold = await ports.gates.read(runs)
-    async with ports.db.facts(()) as tx:
-        await tx.merge_cold(cold)
-    if cold.started_in == book.incarnation:
-        for run_id in runs:
-            book.warm.add(run_id)
-
-
-def _scopes(ready: Ready) -> tuple[tuple[str, str], tuple[str, str]]:
-    candidate = ready.candidate
-    return (("tenant", candidate.tenant), ("project", f"{candidate.tenant}/{candidate.project}"))
-
-
-def reconsider_parked(book: Book) -> None:
-    """Scopes open without telling leaders: what is parked is tried again now and then, and parked again by its verdict."""
-    book.unpark(book.parked)
+def _scopes(tenant: str, project: str) -> tuple[tuple[str, str], tuple[str, str]]:
+    return (("tenant", tenant), ("project", f"{tenant}/{project}"))

@@ -15,8 +15,8 @@ from libs.kernel.refusal import Reason, Refusal, unreachable
 from libs.runtime.faults import fault_point
 from libs.telemetry.catalogue import LEASES_ENDED, ZOMBIES_REFUSED
 from services.scheduler.app.book import Book
-from services.scheduler.app.claim_attempts import read_cold
 from services.scheduler.app.ends import note_ends, tell_quiet, write_ends
+from services.scheduler.app.read_gates import read_cold
 from services.scheduler.app.record_commands import write_commands
 from services.scheduler.app.refusals import fenced, no_leader
 from services.scheduler.domain.ending import Ending, Finished
@@ -45,6 +45,7 @@ class _Round:
 
     outcomes: dict[int, Refusal | None] = field(default_factory=dict)
     again: list[int] = field(default_factory=list)
+    rows: list[TicketRow] = field(default_factory=list)
 
 
 async def complete_attempts(ports: Ports, book: Book, asks: Sequence[Completion]) -> list[bool | Refusal]:
@@ -104,6 +105,8 @@ async def _round(ports: Ports, book: Book, asks: dict[int, Completion]) -> _Roun
         await tell_quiet(ports, tx, not_open, now_ms)
     fault_point("scheduler.after_complete")
     _remember(book, epochs, won, ended)
+    for row in found.rows:
+        book.correct(row)
     found.outcomes |= {place: None for place in mine if place not in lost}
     return found
 
@@ -160,6 +163,7 @@ async def _explain(tx: Tx, found: _Round, lost: dict[int, Completion], refused: 
     """Under the locks that it lost under."""
     holders = [ask.holder for ask in lost.values()]
     rows = await tx.rows([holder.key for holder in holders])
+    found.rows = list(rows.values())
     reports = await tx.reports([(holder.key, holder.fence.lease_epoch) for holder in holders])
     verdicts = await tx.judge(holders, "progress")
     for (place, ask), verdict in zip(lost.items(), verdicts, strict=True):

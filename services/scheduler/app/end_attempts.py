@@ -31,10 +31,13 @@ async def _end(ports: Ports, book: Book, endings: Sequence[Ending]) -> set[Key]:
     async with ports.db.commit(epochs, {e.run_id for e in mine}, incarnation=book.incarnation) as tx:
         mine = [ending for ending in mine if shard_of(ending.run_id) not in tx.deposed]
         rows = await write_ends(ports, tx, mine, epochs, now_ms)
+        missed = await tx.rows([ending.key for ending in mine if ending.key not in rows]) if len(rows) < len(mine) else {}
         await tell_quiet(ports, tx, {run_id for run_id, _ in rows}, now_ms)
     cancelled = {ending.key for ending in mine if ending.end is End.CANCELLED}
     note_ends(book, epochs, {key: row for key, row in rows.items() if key in cancelled}, stopped=True)
     note_ends(book, epochs, {key: row for key, row in rows.items() if key not in cancelled})
+    for row in missed.values():
+        book.correct(row)
     for row in rows.values():
         LEASES_ENDED.labels(row.end.name.lower()).inc()
     return set(rows)

@@ -2,21 +2,25 @@
 
 The gate of a run that was not read in this incarnation is read from launch before the transaction, merged and stamped inside
 it. Can go wrong: a late or repeated ticket (a lower or equal sequence changes nothing); a ticket of a closed run (dropped); a
-newer ticket while an attempt still holds the step (not now: it comes again).
+newer ticket while an attempt still holds the step (not now: it comes again). Where workers wait for nothing else, a ticket is
+granted in the transaction that stores it.
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass, field
+from uuid import UUID
 
 from libs.kernel.epochs import Mode
 from services.scheduler.app.book import Book
+from services.scheduler.app.claim_attempts import ClaimDesk, Direct
 from services.scheduler.domain.ticket import Key, Ticket, TicketRow, TicketState
-from services.scheduler.ports import GateState, Ports
+from services.scheduler.ports import ColdGates, GateState, Ports
 
 NO_LEADER = "no leader here"
 HELD = "the step is still held or ending"
 
 
-async def enqueue_tickets(ports: Ports, book: Book, tickets: Sequence[Ticket]) -> list[str]:
+async def enqueue_tickets(ports: Ports, book: Book, tickets: Sequence[Ticket], desk: ClaimDesk | None = None) -> list[str]:
     """One answer per ticket: empty where it is applied (or news no more), else why it must come again."""
     if not tickets:
         return []
@@ -28,43 +32,86 @@ async def enqueue_tickets(ports: Ports, book: Book, tickets: Sequence[Ticket]) -
             newest[ticket.key] = ticket
     again: dict[Key, str] = {}
     if newest:
-        again = await _store(ports, book, list(newest.values()), epochs)
+        again = await _store(ports, book, list(newest.values()), epochs, desk)
     return [NO_LEADER if t.shard not in epochs else again.get(t.key, "") for t in tickets]
 
 
-async def _store(ports: Ports, book: Book, tickets: list[Ticket], epochs: dict[int, int]) -> dict[Key, str]:
-    incarnation, now_ms = book.incarnation, ports.clock.now_ms()
-    runs = {ticket.run_id for ticket in tickets}
-    unread = {run_id for run_id in runs if run_id not in book.warm}
+@dataclass(slots=True)
+class _Stored:
+    """What one transaction did."""
+
+    put: dict[Key, TicketRow] = field(default_factory=dict)
+    missed: list[Ticket] = field(default_factory=list)
+    rows: dict[Key, TicketRow] = field(default_factory=dict)
+    gates: dict[UUID, GateState] = field(default_factory=dict)
+    direct: Direct | None = None
+    deposed: frozenset[int] = frozenset()
+
+
+async def _store(
+    ports: Ports, book: Book, tickets: list[Ticket], epochs: dict[int, int], desk: ClaimDesk | None
+) -> dict[Key, str]:
+    incarnation = book.incarnation
+    unread = {ticket.run_id for ticket in tickets if ticket.run_id not in book.warm}
     cold = await ports.gates.read(unread) if unread else None
     if cold is not None and cold.has_scopes:  # scopes are locked before gates, so their merge is a transaction of its own
         async with ports.db.facts(()) as tx:
             await tx.merge_cold(cold)
-    async with ports.db.commit(epochs, runs, incarnation=incarnation) as tx:
-        mine = [ticket for ticket in tickets if ticket.shard not in tx.deposed]
-        if cold is not None and not cold.has_scopes:
-            await tx.merge_cold(cold)
-        put = await tx.put_tickets(mine, now_ms, incarnation if book.birth == incarnation else 0)
-        old = {key: row for key, row in put.items() if row.must_be_raised(incarnation)}
-        if old:
-            raised = await tx.rows(await tx.raise_anew(old, epochs))
-            put |= raised
-            notices = [n for row in raised.values() for n in ports.notices.raises(row.key, row.fence, row.raise_need)]
-            await tx.send(notices, now_ms)
-        missed = [ticket for ticket in mine if ticket.key not in put]
-        found = await tx.rows([ticket.key for ticket in missed]) if missed else {}
-        gates = await tx.gates({ticket.run_id for ticket in missed}) if missed else {}
+    done = _Stored()
+    committed = False
+    try:
+        await _commit(ports, book, tickets, epochs, desk, cold, done)
+        committed = True
+    finally:
+        given: set[Key] = set()
+        if done.direct is not None and desk is not None:
+            given = desk.done_directly(done.direct, epochs, committed=committed)
     if cold is not None and cold.started_in == incarnation:
         for run_id in unread:
             book.warm.add(run_id)
-    _remember(book, tickets, put, epochs)
-    again = {ticket.key: NO_LEADER for ticket in tickets if ticket.shard in tx.deposed}
-    for ticket in missed:
-        why = _why_missed(ticket, found.get(ticket.key), gates.get(ticket.run_id), incarnation)
+    _remember(book, tickets, {key: row for key, row in done.put.items() if key not in given}, epochs)
+    again = {ticket.key: NO_LEADER for ticket in tickets if ticket.shard in done.deposed}
+    for ticket in done.missed:
+        row = done.rows.get(ticket.key)
+        if row is not None and row.ticket_sequence == ticket.ticket_sequence and not book.knows(ticket.key):
+            book.put_row(row, done.gates.get(ticket.run_id))  # stored before, by a commit whose answer was lost
+        why = _why_missed(ticket, done.rows.get(ticket.key), done.gates.get(ticket.run_id))
         if why:
             again[ticket.key] = why
             book.warm.discard(ticket.run_id)
     return again
+
+
+async def _commit(
+    ports: Ports,
+    book: Book,
+    tickets: list[Ticket],
+    epochs: dict[int, int],
+    desk: ClaimDesk | None,
+    cold: ColdGates | None,
+    done: _Stored,
+) -> None:
+    now_ms, incarnation = ports.clock.now_ms(), book.incarnation
+    runs = {ticket.run_id for ticket in tickets}
+    scopes = desk.scopes_to_lock(tickets) if desk is not None else set()
+    async with ports.db.commit(epochs, runs, incarnation=incarnation, scopes=scopes) as tx:
+        done.deposed = tx.deposed
+        mine = [ticket for ticket in tickets if ticket.shard not in tx.deposed]
+        if cold is not None and not cold.has_scopes:
+            await tx.merge_cold(cold)
+        done.put = await tx.put_tickets(mine, now_ms, incarnation if book.birth == incarnation else 0)
+        old = {key: row for key, row in done.put.items() if row.must_be_raised(incarnation)}
+        if old:
+            raised = await tx.rows(await tx.raise_anew(old, epochs))
+            done.put |= raised
+            notices = [n for row in raised.values() for n in ports.notices.raises(row.key, row.fence, row.raise_need)]
+            await tx.send(notices, now_ms)
+        done.missed = [ticket for ticket in mine if ticket.key not in done.put]
+        if done.missed:
+            done.rows = await tx.rows([ticket.key for ticket in done.missed])
+            done.gates = await tx.gates({ticket.run_id for ticket in done.missed})
+        if desk is not None and scopes:
+            done.direct = await desk.grant_directly(tx, list(done.put.values()), scopes, epochs, now_ms)
 
 
 def _remember(book: Book, tickets: list[Ticket], put: dict[Key, TicketRow], epochs: dict[int, int]) -> None:
@@ -74,7 +121,7 @@ def _remember(book: Book, tickets: list[Ticket], put: dict[Key, TicketRow], epoc
             book.put_row(row, GateState(ticket.epoch, Mode.OPEN, book.incarnation, ""))
 
 
-def _why_missed(ticket: Ticket, row: TicketRow | None, gate: GateState | None, incarnation: int) -> str:
+def _why_missed(ticket: Ticket, row: TicketRow | None, gate: GateState | None) -> str:
     """Why a ticket was not stored; empty where it need not come again."""
     if gate is not None and gate.mode is Mode.CLOSED:
         return ""

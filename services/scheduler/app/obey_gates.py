@@ -13,7 +13,7 @@ from libs.kernel.ids import shard_of
 from services.scheduler.app.book import Book
 from services.scheduler.app.ends import note_ends, tell_quiet, write_ends
 from services.scheduler.domain.ending import Ending
-from services.scheduler.domain.ticket import End, Failure, TicketRow, TicketState
+from services.scheduler.domain.ticket import End, Failure, Key, TicketRow, TicketState
 from services.scheduler.ports import GateState, Ports
 
 BATCH = 500
@@ -61,10 +61,20 @@ async def _obey(ports: Ports, book: Book, runs: list[UUID]) -> None:
         )
         await tx.forget_gate_notices(runs)
     note_ends(book, epochs, ended, stopped=True)
+    _forget_ended(book, closed, {row.key for row in opened if row.state is TicketState.LEASED})
     for key in dropped:
         if book.still(shard_of(key[0]), epochs[shard_of(key[0])]):
             book.forget(key)
     _note_gates(book, gates)
+
+
+def _forget_ended(book: Book, closed: Collection[UUID], live: Collection[Key]) -> None:
+    """Leases in memory that the rows of closed runs do not have: a commit of ours whose answer was lost had ended them."""
+    for run_id in closed:
+        for lease in book.leases_of(run_id):
+            if lease.key not in live:
+                book.stopped.add((lease.key, lease.fence.attempt_id))
+                book.forget(lease.key)
 
 
 def _stopped(row: TicketRow, gate: GateState) -> Ending:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from libs.kernel.refusal import Refusal, unreachable
 from services.scheduler.app.book import Book
-from services.scheduler.app.claim_attempts import read_cold
+from services.scheduler.app.read_gates import read_cold
 from services.scheduler.app.refusals import fenced, no_leader
 from services.scheduler.domain.ticket import TicketRow, TicketState
 from services.scheduler.ports import Command, Holder, Judged, Ports, Tx

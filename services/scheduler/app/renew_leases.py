@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from libs.kernel.epochs import Mode
 from libs.kernel.refusal import Refusal, unreachable
 from services.scheduler.app.book import Book
-from services.scheduler.app.claim_attempts import read_cold
+from services.scheduler.app.read_gates import read_cold
 from services.scheduler.app.refusals import fenced, no_leader
 from services.scheduler.ports import Holder, Judged, Ports, Signed
 

@@ -46,6 +46,8 @@ async def _revoke(ports: Ports, book: Book, asks: Mapping[Key, tuple[int, str]],
         await tx.send([ports.notices.finished(fact, now_ms) for fact in told], now_ms)
         await tell_quiet(ports, tx, {run_id for run_id, _ in ended}, now_ms)
     note_ends(book, epochs, ended, stopped=True)
+    for row in rows.values():
+        book.correct(row)
     for key in dropped:
         if book.still(shard_of(key[0]), epochs[shard_of(key[0])]):
             book.forget(key)

@@ -94,8 +94,12 @@ class Leader:
     async def enqueue(self, *tickets: Ticket) -> list[str]:
         return await enqueue_tickets(self.ports, self.book, tickets)
 
+    def ask(self, *, slots: int = 1, claim_id: UUID | None = None, tenant: str = "a") -> ClaimAsk:
+        name = claim_id or self.ports.ids.random128()
+        return ClaimAsk(name, "w1", tenant, "", frozenset({HANDLER}), frozenset(), slots)
+
     async def claim(self, *, slots: int = 1, claim_id: UUID | None = None, tenant: str = "a") -> list[GrantedLease]:
-        ask = ClaimAsk(claim_id or self.ports.ids.random128(), "w1", tenant, "", frozenset({HANDLER}), frozenset(), slots)
+        ask = self.ask(slots=slots, claim_id=claim_id, tenant=tenant)
         return await self.desk.claim(ask, 0) or await self.desk.claim(ask, 0)  # the first may have had to read gates cold
 
     async def complete(self, *asks: Completion) -> list[Any]:

@@ -119,7 +119,7 @@ async def test_a_grant_before_the_raise_is_acknowledged_is_refused_by_the_row(fi
     ready = one.book.ready.get(ticket.key)
     assert ready is None  # not acknowledged: memory does not offer it …
     row = (await one.store.read_rows([ticket.key]))[ticket.key]
-    one.book.ready.add(one.book._ready(row))
+    one.book.ready.add(one.book.ready_of(row))
     assert await one.claim() == []  # … and the row refuses it where memory is wrong
     await one.acknowledge(ticket.run_id, StepFence(one.book.epochs[ticket.shard], 2, NIL), 3)  # of an earlier end
     assert await one.claim() == []
@@ -258,29 +258,6 @@ async def test_a_renewal_names_the_present_epoch_or_says_why_not(field_: Field, 
     (paused,) = await renew_leases(one.ports, one.book, [(holder(granted), 0)])
     assert isinstance(paused, Refusal)
     assert paused.reason is Reason.RUN_PAUSED
-
-
-async def test_a_commit_whose_answer_is_lost_is_found_by_the_repeated_claim(field_: Field, one: Leader) -> None:
-    ticket = field_.ticket()
-    await one.enqueue(ticket)
-    name = field_.ids.random128()
-    watched = one.store._watch
-
-    class Cut:
-        def deposed(self, shards: object) -> None:
-            raise AssertionError
-
-        def took(self, ms: float) -> None:
-            one.store._watch = watched
-            raise Refusal(Reason.AUTHORITY_UNREACHABLE, "lost", detail={"commit": "unknown"})
-
-    one.store._watch = Cut()
-    with pytest.raises(Refusal):
-        await one.claim(claim_id=name)
-    assert (await field_.row(ticket.run_id))["state"] == 2
-    (found,) = await one.claim(claim_id=name)
-    assert found.lease.run_id == ticket.run_id
-    assert await one.complete(success(found)) == [True]
 
 
 @pytest.mark.requirement("attempt.fenced")
