@@ -19,6 +19,7 @@ from runway.launch.v1 import admin_service_pb2, launch_service_pb2, workflow_pb2
 from libs.kernel.ids import digest, uuid_from_bytes
 from libs.kernel.refusal import invalid_field
 from libs.rpc.identity import Caller
+from libs.telemetry.traces import traceparent
 from services.launch.app.launch_runs import LaunchAsk
 from services.launch.domain.admission import Account
 from services.launch.domain.closing import Closing
@@ -303,6 +304,7 @@ def launch_ask(caller: Caller, project: str, version: Version, request: launch_s
         budget_tokens=request.budget.tokens,
         budget_given=request.HasField("budget"),
         labels=json.dumps(dict(request.labels), sort_keys=True),
+        traceparent=traceparent(),
     )
 
 

@@ -9,6 +9,7 @@ from runway.internal.inbox.v1 import inbox_pb2
 
 from libs.kernel.ids import uuid_from_bytes
 from libs.kernel.refusal import Refusal, invalid_field
+from libs.telemetry.traces import continued, traceparent
 from services.readiness import translate
 from services.readiness.app.apply_facts import apply_facts
 from services.readiness.domain.steps import AttemptFact, EffectFact
@@ -33,7 +34,8 @@ class Batch:
         kind = event.WhichOneof("fact")
         match kind:
             case "run_launched":
-                self.launched.append(translate.launched(event.run_launched))
+                with continued(event.traceparent, "readiness run_launched"):
+                    self.launched.append(translate.launched(event.run_launched, traceparent() or event.traceparent))
             case "run_closing":
                 self.closed.append(uuid_from_bytes(event.run_closing.run_id, "run_closing.run_id"))
             case "attempt_finished":

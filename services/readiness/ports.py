@@ -25,6 +25,7 @@ class RunFacts:
     deadline_ms: int
     epoch: int
     input: bytes
+    traceparent: str
     state: int
     version: int
 

@@ -59,7 +59,7 @@ def _node(spec: workflow_pb2.WorkflowSpec, step: workflow_pb2.StepSpec) -> Node:
     )
 
 
-def launched(fact: events_pb2.RunLaunched) -> RunFacts:
+def launched(fact: events_pb2.RunLaunched, traceparent: str) -> RunFacts:
     """A new run."""
     return RunFacts(
         run_id=uuid_from_bytes(fact.run_id, "run_launched.run_id"),
@@ -72,6 +72,7 @@ def launched(fact: events_pb2.RunLaunched) -> RunFacts:
         deadline_ms=fact.deadline_ms,
         epoch=fact.epoch,
         input=fact.input,
+        traceparent=traceparent,
         state=1,
         version=1,
     )

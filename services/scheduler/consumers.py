@@ -12,6 +12,7 @@ from runway.internal.inbox.v1 import inbox_pb2
 
 from libs.kernel.ids import shard_of
 from libs.kernel.refusal import Refusal, invalid_field
+from libs.telemetry.traces import continued
 from services.scheduler import translate
 from services.scheduler.app.book import Book
 from services.scheduler.app.claim_attempts import ClaimDesk
@@ -82,7 +83,8 @@ def _parse(raw: bytes) -> Ticket | tuple[Key, int, str]:
         raise invalid_field("events", "holds bytes that are no event", "send runway.events.v1.Event") from None
     kind = event.WhichOneof("fact")
     if kind == "step_ready":
-        return translate.ticket(event)
+        with continued(event.traceparent, "scheduler step_ready"):
+            return translate.ticket(event)
     if kind == "step_revoked":
         return translate.revocation(event.step_revoked)
     raise invalid_field("events", f"holds a {kind or 'empty'} event, which is not the scheduler's", "send it to its receiver")

@@ -34,6 +34,7 @@ class LaunchAsk:
     budget_tokens: int
     budget_given: bool
     labels: str
+    traceparent: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +71,7 @@ def _launch(ports: Ports, ask: LaunchAsk, run_id: UUID, now_ms: int) -> Launch:
         input=ask.input,
         labels=ask.labels,
         actor=ask.actor,
+        traceparent=ask.traceparent,
     )
 
 

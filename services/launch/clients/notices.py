@@ -41,11 +41,11 @@ class EventNotices:
     def __init__(self, ids: IdSource) -> None:
         self._ids = ids
 
-    def _event(self, run_id: UUID, kind: str, receiver: str, now_ms: int, **fact: object) -> Notice:
+    def _event(self, run_id: UUID, kind: str, receiver: str, now_ms: int, trace: str = "", **fact: object) -> Notice:
         event = events_pb2.Event(
             event_id=self._ids.random128().bytes,
             at_ms=now_ms,
-            traceparent=traceparent(),
+            traceparent=trace or traceparent(),
             **fact,  # type: ignore[arg-type]
         )
         return Notice(receiver, kind, run_id, event.SerializeToString())
@@ -66,7 +66,7 @@ class EventNotices:
             epoch=epoch,
             capabilities=launch.capabilities,
         )
-        return self._event(launch.run_id, "run_launched", "readiness", now_ms, run_launched=fact)
+        return self._event(launch.run_id, "run_launched", "readiness", now_ms, launch.traceparent, run_launched=fact)
 
     def closing(self, decided: Decided, now_ms: int) -> list[Notice]:
         """One raise per point, and RunClosing where readiness did not report the end itself."""

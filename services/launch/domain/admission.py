@@ -45,6 +45,7 @@ class Launch:
     input: bytes
     labels: str
     actor: str
+    traceparent: str = ""
 
 
 @dataclass(frozen=True, slots=True)

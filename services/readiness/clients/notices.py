@@ -1,12 +1,10 @@
-"""Builds the events that readiness sends. Implements `ports.Notices`; every event carries the trace that caused it."""
+"""Builds the events that readiness sends. Implements `ports.Notices`; every event carries its run's trace."""
 
 from collections.abc import Mapping, Sequence
-from uuid import UUID
 
 from runway.events.v1 import events_pb2
 
 from libs.kernel.ids import IdSource
-from libs.telemetry.traces import traceparent
 from services.readiness import translate
 from services.readiness.domain.graph import Graph
 from services.readiness.domain.steps import GraphEnd, Step, StepState
@@ -19,11 +17,11 @@ class EventNotices:
     def __init__(self, ids: IdSource) -> None:
         self._ids = ids
 
-    def _event(self, run_id: UUID, receiver: str, kind: str, event: events_pb2.Event, now_ms: int) -> Notice:
+    def _event(self, run: RunFacts, receiver: str, kind: str, event: events_pb2.Event, now_ms: int) -> Notice:
         event.event_id = self._ids.random128().bytes
         event.at_ms = now_ms
-        event.traceparent = traceparent()
-        return Notice(receiver, kind, run_id, event.SerializeToString())
+        event.traceparent = run.traceparent
+        return Notice(receiver, kind, run.run_id, event.SerializeToString())
 
     def ready(self, run: RunFacts, graph: Graph, step: Step, steps: Mapping[str, Step], now_ms: int) -> Notice:
         """StepReady."""
@@ -55,12 +53,12 @@ class EventNotices:
             epoch=run.epoch,
             workflow_digest=run.digest,
         )
-        return self._event(run.run_id, "scheduler", "step_ready", events_pb2.Event(step_ready=fact), now_ms)
+        return self._event(run, "scheduler", "step_ready", events_pb2.Event(step_ready=fact), now_ms)
 
     def finished(self, run: RunFacts, step: Step, now_ms: int) -> Notice:
         """StepFinished."""
         fact = translate.finished_event(run, step, now_ms)
-        return self._event(run.run_id, "launch", "step_finished", events_pb2.Event(step_finished=fact), now_ms)
+        return self._event(run, "launch", "step_finished", events_pb2.Event(step_finished=fact), now_ms)
 
     def graph_finished(
         self, run: RunFacts, graph: Graph, end: GraphEnd, steps: Mapping[str, Step], told: Sequence[Step], now_ms: int
@@ -74,4 +72,4 @@ class EventNotices:
             failed_step=end.failed_step,
             steps=[translate.finished_event(run, step, now_ms) for step in told],
         )
-        return self._event(run.run_id, "launch", "graph_finished", events_pb2.Event(graph_finished=fact), now_ms)
+        return self._event(run, "launch", "graph_finished", events_pb2.Event(graph_finished=fact), now_ms)

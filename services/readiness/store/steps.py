@@ -64,6 +64,7 @@ class ReadinessTx:
             [r.deadline_ms for r in runs],
             [r.epoch for r in runs],
             [r.input for r in runs],
+            [r.traceparent for r in runs],
         )
         return {row["run_id"] for row in rows}
 

@@ -6,12 +6,15 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
 import pytest
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from runway.launch.v1 import launch_service_pb2 as pb
 from runway.scheduler.v1 import scheduler_service_pb2 as sc
+from runway.scheduler.v1 import worker_service_pb2 as wk
 from runway_sdk import Client, Retry, StepFailed, Target, Worker, Workflow, step, workflow
 from runway_sdk.examples.hello import flow as hello
 
 from libs.runtime.host import Host
+from libs.telemetry.traces import configure_traces, shutdown_traces
 from libs.testkit.fixtures import StackDatabase
 from libs.testkit.hosts import Peer, make_key, running_host
 
@@ -127,3 +130,27 @@ async def test_a_policy_failure_fails_the_run_at_once_and_skips_what_needs_it(be
     kinds = [event.kind for event in await bench.client.events(run.run_id)]
     assert "step.failed" in kinds
     assert "step.skipped" in kinds
+
+
+async def test_one_trace_from_the_launch_to_every_lease(bench: Bench) -> None:
+    spans = InMemorySpanExporter()
+    configure_traces(endpoint=None, service="test", exporter=spans)
+    try:
+        async with bench.worker(hello) as worker:
+            leases: list[wk.Lease] = []
+            worker._on_lease = leases.append
+            run = await bench.client.launch("hello", {"item": "tea", "pieces": 1})
+            await bench.client.result(run.run_id, timeout_s=20)
+    finally:
+        shutdown_traces()
+    by_trace: dict[str, set[str]] = {}
+    for span in spans.get_finished_spans():
+        assert span.context is not None
+        by_trace.setdefault(f"{span.context.trace_id:032x}", set()).add(span.name)
+    traces = {lease.traceparent.split("-")[1] for lease in leases}
+    assert len(leases) == 3
+    assert len(traces) == 1
+    names = by_trace[traces.pop()]
+    assert any("LaunchRun" in name for name in names)
+    assert "readiness run_launched" in names
+    assert "scheduler step_ready" in names

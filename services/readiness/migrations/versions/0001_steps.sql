@@ -16,6 +16,7 @@ CREATE TABLE run (
     deadline_ms bigint NOT NULL,
     epoch bigint NOT NULL,
     input bytea NOT NULL,
+    traceparent text NOT NULL,                   -- the trace that launched the run: every step of it goes on in it
     state smallint NOT NULL DEFAULT 1,           -- 1 active, 2 closed by launch, 3 graph finished
     version bigint NOT NULL DEFAULT 1
 ) WITH (fillfactor = 60);

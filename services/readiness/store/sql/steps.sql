@@ -2,9 +2,10 @@
 
 -- name: add_runs
 -- New runs; a repeat of RunLaunched finds its run and changes nothing.
-INSERT INTO run (run_id, tenant, project, digest, build, run_class, priority, deadline_ms, epoch, input)
+INSERT INTO run (run_id, tenant, project, digest, build, run_class, priority, deadline_ms, epoch, input, traceparent)
 SELECT * FROM unnest($1::uuid[], $2::text[], $3::text[], $4::bytea[], $5::text[], $6::smallint[], $7::int[], $8::bigint[],
-                     $9::bigint[], $10::bytea[]) AS a(run_id, tenant, project, digest, build, run_class, priority, deadline_ms, epoch, input)
+                     $9::bigint[], $10::bytea[], $11::text[])
+       AS a(run_id, tenant, project, digest, build, run_class, priority, deadline_ms, epoch, input, traceparent)
  ORDER BY run_id
 ON CONFLICT DO NOTHING
 RETURNING run_id;
@@ -16,7 +17,7 @@ SELECT * FROM unnest($1::uuid[], $2::text[], $3::smallint[], $4::int[], $5::int[
 
 -- name: lock_runs
 -- The one lock of a run and its steps, in order of ids.
-SELECT run_id, tenant, project, digest, build, run_class, priority, deadline_ms, epoch, input, state, version
+SELECT run_id, tenant, project, digest, build, run_class, priority, deadline_ms, epoch, input, traceparent, state, version
   FROM run WHERE run_id = ANY ($1::uuid[]) ORDER BY run_id FOR NO KEY UPDATE;
 
 -- name: load_steps
