@@ -13,7 +13,7 @@ class RelaySettings:
     """Well below gRPC's limit of 4 MB a message. A larger event goes alone."""
     in_flight: int = 2
     """Per receiver and lane: one commits there while the next gathers. Four was worse."""
-    spacing_ms: int = 5
+    spacing_ms: int = 20
     """Least time between the starts of two batches of a lane under load. A lonely event never waits."""
     send_timeout_ms: int = 10_000
     """A receiver that is silent for longer is taken for away; sending twice is harmless."""
