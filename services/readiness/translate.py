@@ -96,6 +96,7 @@ def attempt(fact: events_pb2.AttemptFinished) -> AttemptFact:
         output=fact.output,
         failure=failure_of(fact.failure) if fact.HasField("failure") else None,
         unresolved=dict(zip(fact.unresolved_slots, fact.unresolved_versions, strict=True)),
+        read=lambda: json_format.MessageToDict(struct_pb2.Value.FromString(fact.output or _NULL)),
     )
 
 

@@ -39,6 +39,17 @@ class Counter:
             return sum(count for path, count in self.hits.items() if path.startswith(prefix))
 
 
+def model_answer(asked: dict[str, object]) -> dict[str, object]:
+    """What an OpenAI-compatible server says."""
+    choice = {
+        "index": 0,
+        "message": {"role": "assistant", "content": f"as {asked['model']}: mend the links"},
+        "finish_reason": "stop",
+    }
+    usage = {"prompt_tokens": 1000, "completion_tokens": 500, "total_tokens": 1500}
+    return {"id": "c1", "object": "chat.completion", "model": asked["model"], "choices": [choice], "usage": usage}
+
+
 @pytest.fixture(scope="session")
 def counter() -> Iterator[Counter]:
     counting = Counter()
@@ -47,8 +58,9 @@ def counter() -> Iterator[Counter]:
         protocol_version = "HTTP/1.1"
 
         def do_POST(self) -> None:
-            self.rfile.read(int(self.headers.get("Content-Length", "0")))
-            body = json.dumps({"count": counting.count(self.path)}).encode()
+            asked = self.rfile.read(int(self.headers.get("Content-Length", "0")))
+            count = counting.count(self.path)
+            body = json.dumps(model_answer(json.loads(asked)) if "completions" in self.path else {"count": count}).encode()
             self.send_response(200)
             self.send_header("Content-Type", "application/json")
             self.send_header("Content-Length", str(len(body)))
@@ -104,6 +116,16 @@ def origin(tmp_path_factory: pytest.TempPathFactory) -> Origin:
     return Origin(path, log)
 
 
+def model_route(counter: Counter) -> dict[str, object]:
+    return {
+        "base_url": f"http://127.0.0.1:{counter.port}/v1",
+        "model": "small-1",
+        "api_key": "sk-canary-of-the-model",
+        "price_micros_per_1k_input": 100,
+        "price_micros_per_1k_output": 200,
+    }
+
+
 @pytest.fixture(scope="session")
 async def stack(tmp_path_factory: pytest.TempPathFactory, origin: Origin, counter: Counter) -> AsyncIterator[Stack]:
     folder = tmp_path_factory.mktemp("stack")
@@ -112,6 +134,7 @@ async def stack(tmp_path_factory: pytest.TempPathFactory, origin: Origin, counte
             parent.chmod(0o755)
     environ = {
         "RUNWAY_GATEWAY_GIT_REMOTES": json.dumps({"origin": {"url": str(origin.path)}}),
+        "RUNWAY_GATEWAY_MODELS": json.dumps({"summary": model_route(counter)}),
         "RUNWAY_GATEWAY_HTTP_TARGETS": json.dumps({"counter": {"base_url": f"http://127.0.0.1:{counter.port}"}}),
     }
     async with Stack.start(folder / "s", environ=environ) as started:

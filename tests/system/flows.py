@@ -77,6 +77,15 @@ async def forever() -> int:
 waiting = workflow("waiting", steps=[forever])
 
 
+@step(models=["summary"])
+async def asks(ctx: Context, run: str) -> str:
+    answer = await ctx.model("summary", {"messages": [{"role": "user", "content": run}], "max_tokens": 20}, hold_micros=500)
+    return str(answer.value["choices"][0]["message"]["content"])
+
+
+asking = workflow("asking", steps=[asks])
+
+
 class Progress(BaseModel):
     started: list[int]
 

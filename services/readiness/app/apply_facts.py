@@ -9,6 +9,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from uuid import UUID
 
+from services.readiness.app.check_output import as_promised
 from services.readiness.domain.steps import (
     TERMINAL,
     End,
@@ -93,7 +94,8 @@ async def _move(ports: Ports, tx: Tx, facts: Facts, named: set[UUID], now: int) 
     doubtful = [(run_id, fact.step_key) for run_id, fact in facts.attempts if fact.end == End.UNCERTAIN]
     resolved = await tx.resolutions(doubtful) if doubtful else {}
     for run_id, attempt in facts.attempts:
-        if run_id in views:
+        if run_id in views and attempt.step_key in views[run_id].graph.nodes:
+            attempt = as_promised(views[run_id].graph.nodes[attempt.step_key], attempt)
             finish_attempt(views[run_id], attempt, resolved.get((run_id, attempt.step_key), {}), now)
     for run_id, effect in facts.effects:
         if run_id in views:

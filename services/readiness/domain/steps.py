@@ -5,7 +5,7 @@ ticket, or about a step that is terminal, changes nothing. Can go wrong: two pre
 locked while this decides, so the second sees what the first did.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from uuid import UUID
@@ -83,6 +83,8 @@ class AttemptFact:
     output: bytes
     failure: FailureFacts | None
     unresolved: Mapping[str, int]
+    read: Callable[[], object] | None = None
+    """Gives the output as plain data, where somebody must look into it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,7 @@ import pytest
 from google.protobuf import struct_pb2
 from runway.events.v1 import events_pb2 as ev
 from runway.internal.inbox.v1 import inbox_pb2
+from runway.launch.v1 import launch_service_pb2 as lp
 from runway.readiness.v1 import readiness_service_pb2 as rd
 from runway_sdk import Client, NotFound, Target, step, workflow
 from runway_sdk.values import from_value, to_value
@@ -162,6 +163,22 @@ async def test_resolutions_that_come_before_the_doubt_are_remembered(bench: Benc
     doubt.attempt_finished.unresolved_versions.append(2)
     await bench.tell(doubt)
     await bench.ticket(run.run_id, "start", 2)
+
+
+@pytest.mark.requirement("step.retry")
+async def test_an_output_that_breaks_its_promise_is_a_validation_failure(bench: Bench) -> None:
+    spec = workflow("promising", steps=[start]).spec()
+    spec.steps[0].output_schema.update({"type": "integer", "minimum": 10})
+    await bench.client._call(bench.client._launch.PublishWorkflowVersion, lp.PublishWorkflowVersionRequest(spec=spec))
+    run = await bench.client.launch("promising", {})
+    await bench.ticket(run.run_id, "start")
+    await bench.tell(done(run.run_id, "start", 3))
+    final = await bench.client.wait(run.run_id, timeout_s=10)
+    assert (final.outcome, final.failure.failure_class, final.failure.type) == ("failed", "validation", "OUTPUT_MISFIT")
+    fits = await bench.client.launch("promising", {})
+    await bench.ticket(fits.run_id, "start")
+    await bench.tell(done(fits.run_id, "start", 12))
+    assert await bench.client.result(fits.run_id, timeout_s=10) == 12
 
 
 async def test_other_tenants_and_garbage(bench: Bench) -> None:

@@ -25,11 +25,15 @@ _FENCE = re.compile(r"^\s*(```|~~~)")
 
 
 class Upkeep(BaseModel):
-    """The run's input: where to clone from, which configured remote to push to, and the branch to make."""
+    """The run's input: where to clone from, which configured remote to push to, and the branch to make.
+
+    `summarize`: have the gateway's model `summary` write a paragraph for the report.
+    """
 
     repository: str
     remote: str
     branch: str
+    summarize: bool = False
 
 
 class Facts(BaseModel):
@@ -267,7 +271,17 @@ def report_of(facts: Facts, audits: dict[str, Findings], mended: int) -> str:
     return "\n".join(lines) + "\n"
 
 
-@step(checkpoints=True, timeout=timedelta(minutes=10))
+def summary_of(ctx: SyncContext, audits: dict[str, Findings]) -> str:
+    """A paragraph by the model `summary`, once whatever happens to the attempt."""
+    counts = ", ".join(f"{name}: {len(findings.found)}" for name, findings in audits.items())
+    problems = sorted({finding.problem.split(":")[0] for findings in audits.values() for finding in findings.found})
+    kinds = ", ".join(problems) or "none"
+    question = f"Audits of a repository found {counts}. Kinds: {kinds}. Say in two sentences what to mend first."
+    answer = ctx.model("summary", {"messages": [{"role": "user", "content": question}], "max_tokens": 200}, slot="summary")
+    return str(answer.value["choices"][0]["message"]["content"]).strip()
+
+
+@step(checkpoints=True, models=["summary"], timeout=timedelta(minutes=10))
 def assemble(
     ctx: SyncContext, run: Upkeep, inspect: Facts, audit_links: Findings, audit_whitespace: Findings, audit_scripts: Findings
 ) -> Assembled:
@@ -278,6 +292,8 @@ def assemble(
         git(folder, "checkout", "--quiet", "-b", run.branch)
         mended = mend(folder)
         report = report_of(inspect, audits, mended)
+        if run.summarize:
+            report += f"\n## In short\n\n{summary_of(ctx, audits)}\n"
         (folder / REPORT).write_text(report)
         git(folder, "add", "--all")
         git(folder, "commit", "--quiet", "--no-gpg-sign", "-m", f"Upkeep: mend {mended} files", at=when)
