@@ -1,8 +1,8 @@
 """Authoritative for which `google.protobuf.Value` the product takes: what JSON can carry to any language and back unchanged.
 
 Can go wrong: a Value holds numbers as doubles, so an integer above 2^53 has already lost its last digits when it arrives;
-it is refused, with text as the remedy. (The wire's own nesting limit of 100 messages, three for each object, is met first by
-deep objects: those come as malformed messages.)
+it is refused, with text as the remedy. Or a Value that arrives and cannot be handed on: the wire takes 100 messages inside one
+another, an object is three and a list two, and an output travels on inside a ticket's input inside a lease. So room is kept.
 """
 
 import math
@@ -12,7 +12,8 @@ from google.protobuf import struct_pb2
 from libs.kernel.refusal import invalid_field
 
 LARGEST = 2**53
-DEEPEST = 64
+DEEPEST = 80
+"""Messages inside one another that a Value may have; what carries it may add up to 20."""
 
 
 def check_value(value: struct_pb2.Value, field: str) -> None:
@@ -21,14 +22,15 @@ def check_value(value: struct_pb2.Value, field: str) -> None:
     while pending:
         current, path, depth = pending.pop()
         if depth > DEEPEST:
-            raise invalid_field(path, f"is nested deeper than {DEEPEST}", "send less nesting, or text that you parse yourself")
+            text = "is nested too deeply: an object in an object counts 3, a list in a list 2, and 80 is the most"
+            raise invalid_field(path, text, "send less nesting, or text that you parse yourself")
         kind = current.WhichOneof("kind")
         if kind == "number_value":
             _check_number(current.number_value, path)
         elif kind == "list_value":
-            pending += [(item, f"{path}[{index}]", depth + 1) for index, item in enumerate(current.list_value.values)]
+            pending += [(item, f"{path}[{index}]", depth + 2) for index, item in enumerate(current.list_value.values)]
         elif kind == "struct_value":
-            pending += [(item, f"{path}.{key}", depth + 1) for key, item in current.struct_value.fields.items()]
+            pending += [(item, f"{path}.{key}", depth + 3) for key, item in current.struct_value.fields.items()]
         elif kind is None and path != field:
             raise invalid_field(path, "has no kind", "send null_value for null")
 

@@ -28,7 +28,8 @@ from runway.scheduler.v1 import scheduler_service_pb2 as sc
 from runway.scheduler.v1 import scheduler_service_pb2_grpc
 
 from runway_sdk.connection import Connection, Target, find_target
-from runway_sdk.errors import RunwayError, Unavailable, error_of, item_error_of
+from runway_sdk.errors import Unavailable, error_of, item_error_of
+from runway_sdk.gather import Gather
 from runway_sdk.values import from_value, to_value
 from runway_sdk.workflow import Workflow
 
@@ -43,6 +44,8 @@ TERMINAL = frozenset(
 )
 DECIDED = TERMINAL | {pb.RUN_STATE_CANCELLING, pb.RUN_STATE_CLOSING}
 WAIT_S = 20
+LAUNCH_FOR_S = 60
+"""How long a launch is repeated while nobody can decide."""
 
 
 class RunFailed(Exception):
@@ -66,7 +69,7 @@ class Client:
         self._gateway = gateway_service_pb2_grpc.GatewayServiceStub(public("gateway"))
         self._checkpoint = checkpoint_service_pb2_grpc.CheckpointServiceStub(public("checkpoint"))
         self._reconciler = reconciler_service_pb2_grpc.ReconcilerServiceStub(control("reconciler"))
-        self._gather = _LaunchGather(self)
+        self._gather: Gather[pb.LaunchRunRequest, pb.LaunchResult] = Gather(self._launch_together, most=200)
 
     async def __aenter__(self) -> Self:
         return self
@@ -125,7 +128,23 @@ class Client:
             request.deadline.FromTimedelta(deadline)
         if budget_micros is not None:
             request.budget.CopyFrom(common_pb2.Budget(micros=budget_micros, tokens=budget_tokens))
-        return await self._gather.launch(request)
+        end = asyncio.get_running_loop().time() + LAUNCH_FOR_S
+        while True:
+            try:
+                result = await self._gather.submit(request)
+                if result.HasField("error"):
+                    raise item_error_of(result.error)
+                return result.run
+            except Unavailable as away:
+                if asyncio.get_running_loop().time() >= end:
+                    raise
+                await asyncio.sleep(max(0.1, away.retry_after_ms / 1000))
+
+    async def _launch_together(self, requests: Sequence[pb.LaunchRunRequest]) -> Sequence[pb.LaunchResult]:
+        if len(requests) > 1:
+            return await self.launch_many(requests)
+        answer = await self._call(self._launch.LaunchRun, requests[0])
+        return [pb.LaunchResult(run=answer.run, replayed=answer.replayed)]
 
     async def launch_many(self, requests: Sequence[pb.LaunchRunRequest]) -> list[pb.LaunchResult]:
         """Launches many runs in one call; each item has its own answer."""
@@ -300,47 +319,3 @@ class Client:
 
 def _plain(data: Any) -> Any:
     return data.model_dump(mode="json") if isinstance(data, BaseModel) else data
-
-
-class _LaunchGather:
-    """Launches of the same moment in one LaunchRuns; at most two calls under way, what arrives meanwhile gathers."""
-
-    def __init__(self, client: Client) -> None:
-        self._client = client
-        self._waiting: list[tuple[pb.LaunchRunRequest, asyncio.Future[pb.LaunchResult]]] = []
-        self._sending: set[asyncio.Task[None]] = set()
-
-    async def launch(self, request: pb.LaunchRunRequest) -> pb.Run:
-        """The stored run; repeats the same launch while nobody can decide, for up to a minute."""
-        loop = asyncio.get_running_loop()
-        end = loop.time() + 60
-        while True:
-            outcome: asyncio.Future[pb.LaunchResult] = loop.create_future()
-            self._waiting.append((request, outcome))
-            if len(self._sending) < 2:
-                sending = asyncio.create_task(self._send())
-                self._sending.add(sending)
-                sending.add_done_callback(self._sending.discard)
-            try:
-                result = await outcome
-                if result.HasField("error"):
-                    raise item_error_of(result.error)
-                return result.run
-            except Unavailable as away:
-                if loop.time() >= end:
-                    raise
-                await asyncio.sleep(max(0.1, away.retry_after_ms / 1000))
-
-    async def _send(self) -> None:
-        await asyncio.sleep(0)
-        while self._waiting:
-            batch, self._waiting = self._waiting[:200], self._waiting[200:]
-            try:
-                results = await self._client.launch_many([request for request, _ in batch])
-                for (_, outcome), result in zip(batch, results, strict=True):
-                    if not outcome.done():
-                        outcome.set_result(result)
-            except RunwayError as error:
-                for _, outcome in batch:
-                    if not outcome.done():
-                        outcome.set_exception(error)

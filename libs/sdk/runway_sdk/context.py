@@ -29,7 +29,6 @@ from runway_sdk.errors import (
     RunStopped,
     ToolFailed,
     Unavailable,
-    error_of,
 )
 from runway_sdk.faults import fault_point
 from runway_sdk.values import from_value, to_value
@@ -215,20 +214,22 @@ class Context:
         loop = asyncio.get_running_loop()
         end = loop.time() + 120 if end is None else end
         pause_s = 0.05
+        stale: EpochStale | None = None
         renewed = False
         while True:
             if self.cancelled:
                 raise LeaseLost(self._holder.reason or "the attempt is over", reason="LEASE_FENCED")
             try:
-                call = self._connection.call(
+                if stale is not None and not renewed:
+                    await self._holder.renew(int(stale.detail.get("current_epoch", "0")))
+                    renewed = True
+                return await self._connection.call(
                     method, request, timeout_s=call_s, lease=self._holder.token, traceparent=self._traceparent
                 )
-                return await call
-            except EpochStale as stale:
+            except EpochStale as refused:
                 if renewed:
                     raise
-                renewed = True
-                await self._holder.renew(int(stale.detail.get("current_epoch", "0")))
+                stale = refused
             except Unavailable as away:
                 if loop.time() + pause_s >= end:
                     raise
@@ -274,24 +275,28 @@ class Context:
 
     async def restore(self) -> Restored | None:
         """The newest checkpoint of this step that verifies, by whichever attempt; None where there is none."""
-        metadata = self._connection.with_lease(self._holder.token, self._traceparent)
-        found: cp.Checkpoint | None = None
-        parts: list[bytes] = []
-        try:
-            stream = self._checkpoints.RestoreCheckpoint(cp.RestoreCheckpointRequest(), timeout=60, metadata=metadata)
-            async for part in stream:
-                if part.WhichOneof("part") == "checkpoint":
-                    found = part.checkpoint
-                else:
-                    parts.append(part.data)
-        except grpc.aio.AioRpcError as error:
-            if error.code() != grpc.StatusCode.NOT_FOUND:
-                raise error_of(error) from None
+        found, raw = await self._leased(self._read_checkpoint, cp.RestoreCheckpointRequest(), 60)
         if found is None:
             self._head, self._sequence = b"", 0
             return None
         self._head, self._sequence = bytes.fromhex(found.manifest_digest), found.boundary_sequence
-        return Restored(found.boundary, found.boundary_sequence, found.manifest_digest, json.loads(b"".join(parts)))
+        return Restored(found.boundary, found.boundary_sequence, found.manifest_digest, json.loads(raw))
+
+    async def _read_checkpoint(self, request: Any, *, timeout: float, metadata: Any) -> tuple[cp.Checkpoint | None, bytes]:
+        """The stream as one call that may be made again: the head and all bytes, or None where there is none."""
+        head: cp.Checkpoint | None = None
+        parts: list[bytes] = []
+        try:
+            async for part in self._checkpoints.RestoreCheckpoint(request, timeout=timeout, metadata=metadata):
+                if part.WhichOneof("part") == "checkpoint":
+                    head = part.checkpoint
+                else:
+                    parts.append(part.data)
+        except grpc.aio.AioRpcError as error:
+            if error.code() != grpc.StatusCode.NOT_FOUND:
+                raise
+            return None, b""
+        return head, b"".join(parts)
 
     async def artifact(
         self, name: str, data: bytes | str | Path, *, media_type: str = "application/octet-stream"

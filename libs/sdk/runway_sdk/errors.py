@@ -172,6 +172,7 @@ _BY_REASON: Mapping[str, type[RunwayError]] = {
 }
 _BY_CODE: Mapping[grpc.StatusCode, type[RunwayError]] = {
     grpc.StatusCode.UNAVAILABLE: Unavailable,
+    grpc.StatusCode.CANCELLED: Unavailable,  # by the server as it ends; our own cancelling is no gRPC error
     grpc.StatusCode.DEADLINE_EXCEEDED: Unavailable,
     grpc.StatusCode.UNAUTHENTICATED: Unauthenticated,
     grpc.StatusCode.NOT_FOUND: NotFound,

@@ -1,6 +1,7 @@
 """Python data ↔ google.protobuf.Value, both ways; the form in which inputs and outputs travel.
 
-Can go wrong: an integer above 2^53, which a Value cannot hold exactly. It is refused here, before it is sent.
+Can go wrong: an integer above 2^53, which a Value cannot hold exactly, or more nesting than the wire carries. Both are refused
+here, before they are sent.
 """
 
 import math
@@ -11,6 +12,8 @@ from google.protobuf import struct_pb2
 from runway_sdk.errors import InvalidRequest
 
 LARGEST_INTEGER = 2**53
+DEEPEST = 80
+"""Nesting: an object in an object counts 3, a list in a list 2."""
 
 
 def to_value(data: Any, field: str = "value") -> struct_pb2.Value:
@@ -20,7 +23,9 @@ def to_value(data: Any, field: str = "value") -> struct_pb2.Value:
     return value
 
 
-def _fill(value: struct_pb2.Value, data: Any, field: str) -> None:
+def _fill(value: struct_pb2.Value, data: Any, field: str, depth: int = 1) -> None:
+    if depth > DEEPEST:
+        raise InvalidRequest(f"{field} is nested too deeply", field=field, remedy="give less nesting, or text")
     if data is None:
         value.null_value = struct_pb2.NULL_VALUE
     elif isinstance(data, bool):
@@ -38,11 +43,11 @@ def _fill(value: struct_pb2.Value, data: Any, field: str) -> None:
     elif isinstance(data, dict):
         value.struct_value.SetInParent()
         for key, child in data.items():
-            _fill(value.struct_value.fields[str(key)], child, f"{field}.{key}")
+            _fill(value.struct_value.fields[str(key)], child, f"{field}.{key}", depth + 3)
     elif isinstance(data, list | tuple):
         value.list_value.SetInParent()
         for number, child in enumerate(data):
-            _fill(value.list_value.values.add(), child, f"{field}[{number}]")
+            _fill(value.list_value.values.add(), child, f"{field}[{number}]", depth + 2)
     else:
         text = f"{field} is a {type(data).__name__}, which JSON has no form for"
         raise InvalidRequest(text, field=field, remedy="give plain data or a pydantic model")

@@ -6,46 +6,33 @@ lost while the step runs (the step is cancelled and nothing is reported).
 """
 
 import asyncio
-import contextlib
 import logging
 import os
 import secrets
 import socket
-from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
 
 from google.protobuf.duration_pb2 import Duration
-from pydantic import ValidationError
 from runway.common.v1 import common_pb2
 from runway.scheduler.v1 import worker_service_pb2 as pb
 from runway.scheduler.v1 import worker_service_pb2_grpc
 
 from runway_sdk.connection import Connection, Target, find_target
 from runway_sdk.context import Context, LeaseHolder, SyncContext
-from runway_sdk.errors import (
-    BudgetExhausted,
-    CapabilityDenied,
-    EffectUnknown,
-    InvalidRequest,
-    LeaseLost,
-    RunStopped,
-    RunwayError,
-    StepFailed,
-    ToolFailed,
-    Unavailable,
-    item_error_of,
-)
+from runway_sdk.errors import InvalidRequest, RunwayError, Unauthenticated, Unavailable, item_error_of
 from runway_sdk.faults import fault_point
+from runway_sdk.reporting import ENDED, Reporter, failure, failure_of
+from runway_sdk.threads import in_thread
 from runway_sdk.values import from_value, to_value
 from runway_sdk.workflow import Step, Workflow, identifier
 
 log = logging.getLogger("runway.worker")
 CLAIM_WAIT_S = 20
-REPORT_FOR_S = 60.0
-BATCH = 500
+STOP_S = 5.0
+"""How long a step may take to end once it is cancelled; then it is left behind."""
 
 
 @dataclass(slots=True)
@@ -83,8 +70,7 @@ class Worker:
         self._freed = asyncio.Event()
         self._draining = asyncio.Event()
         self._on_lease = on_lease
-        self._reports: deque[tuple[pb.Completion, asyncio.Future[pb.CompletionResult]]] = deque()
-        self._reporting: set[asyncio.Task[None]] = set()
+        self._reporter = Reporter(self._complete)
         self._connection: Connection | None = None
 
     async def run(self) -> None:
@@ -102,9 +88,7 @@ class Worker:
             beating.cancel()
             for live in list(self._live.values()):
                 live.task.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await beating
-            await asyncio.gather(*(live.task for live in list(self._live.values())), return_exceptions=True)
+            await asyncio.gather(beating, *(live.task for live in list(self._live.values())), return_exceptions=True)
             await self._connection.close()
 
     def drain(self) -> None:
@@ -150,8 +134,12 @@ class Worker:
                 return []
             answer = asking.result()
             return list(answer.leases)
-        except Unavailable as away:
-            await asyncio.sleep(max(pause_s, away.retry_after_ms / 1000))
+        except (Unauthenticated, InvalidRequest):
+            raise  # no later claim fares better
+        except RunwayError as refused:
+            if not isinstance(refused, Unavailable):
+                log.warning("a claim was refused, again soon: %s", refused)
+            await asyncio.sleep(max(pause_s, refused.retry_after_ms / 1000))
             return None
         finally:
             asking.cancel()
@@ -183,20 +171,23 @@ class Worker:
         timeout_s = lease.timeout.ToMilliseconds() / 1000 if lease.HasField("timeout") else None
         try:
             await asyncio.wait({work, lost}, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
+            timed_out = not work.done() and not holder.lost.is_set()
             if not work.done():
                 work.cancel()
-                with contextlib.suppress(asyncio.CancelledError, Exception):
-                    await work
-                if not holder.lost.is_set():
-                    completion.failure.CopyFrom(_failure("attempt", f"took longer than {timeout_s} s", "TIMED_OUT"))
-            if holder.lost.is_set() or completion.WhichOneof("result") is None:
+                await asyncio.wait({work}, timeout=STOP_S)
+            if timed_out:  # a report of its own: a step that is left behind may still write into the other
+                completion = pb.Completion(failure=failure("attempt", f"took longer than {timeout_s} s", "TIMED_OUT"))
+            elif work.done() and completion.WhichOneof("result") is None:
+                completion.failure.CopyFrom(_unsaid(work))
+            if holder.lost.is_set():
                 log.info("attempt %s of %s is over here: %s", lease.attempt_id.hex(), lease.step_key, holder.reason)
                 return
             fault_point("worker.before_completion")
-            await self._report(holder, completion)
+            await self._reporter.report(holder, completion)
         finally:
             work.cancel()
             lost.cancel()
+            holder.lose("LEASE_FENCED")  # whatever of the step is left behind learns that it is over
 
     async def _step(self, lease: pb.Lease, holder: LeaseHolder, completion: pb.Completion) -> None:
         """Calls the step's function; writes what came of it into `completion`."""
@@ -222,64 +213,21 @@ class Worker:
             else:
                 if found.context_name:
                     arguments[found.context_name] = SyncContext(context, asyncio.get_running_loop())
-                result = await asyncio.to_thread(found.function, **arguments)
+                result = await in_thread(found.function, arguments, f"step {lease.step_key}")
             completion.output.CopyFrom(to_value(found.output.dump_python(result, mode="json"), "output"))
-        except (LeaseLost, RunStopped) as over:
+        except ENDED as over:
             holder.lose(over.reason)
         except asyncio.CancelledError:
             raise
-        except Exception as error:
+        except (Exception, SystemExit) as error:  # a step that exits must not end the worker
             log.warning("attempt %s of %s failed: %s", lease.attempt_id.hex(), lease.step_key, type(error).__name__)
             completion.failure.CopyFrom(failure_of(error))
 
     # -- reporting
 
-    async def _report(self, holder: LeaseHolder, completion: pb.Completion) -> None:
-        """Reports an end until it is recorded or refused; renews once after EPOCH_STALE."""
-        loop = asyncio.get_running_loop()
-        end = loop.time() + REPORT_FOR_S
-        pause_s, renewed = 0.05, False
-        while not holder.lost.is_set():
-            completion.lease_token = holder.token
-            outcome: asyncio.Future[pb.CompletionResult] = loop.create_future()
-            self._reports.append((completion, outcome))
-            if len(self._reporting) < 2:
-                sending = asyncio.create_task(self._send_reports())
-                self._reporting.add(sending)
-                sending.add_done_callback(self._reporting.discard)
-            result = await outcome
-            if result.recorded:
-                return
-            error = item_error_of(result.error)
-            if error.reason == "EPOCH_STALE" and not renewed:
-                renewed = True
-                await self._renew(holder, int(error.detail.get("current_epoch", "0")))
-            elif isinstance(error, Unavailable) and loop.time() < end:
-                await asyncio.sleep(max(pause_s, error.retry_after_ms / 1000))
-                pause_s = min(pause_s * 2, 1.0)
-            elif error.reason in ("TOO_LARGE", "INVALID_FIELD") and completion.WhichOneof("result") == "output":
-                completion.failure.CopyFrom(_failure("validation", error.message, error.reason))
-            else:
-                holder.lose(error.reason)
-                log.info("an end was not recorded: %s", error)
-
-    async def _send_reports(self) -> None:
-        """Sends what is waiting, a batch a call; at most two of these run."""
+    async def _complete(self, request: pb.CompleteAttemptsRequest) -> pb.CompleteAttemptsResponse:
         assert self._connection is not None
-        while self._reports:
-            batch = [self._reports.popleft() for _ in range(min(BATCH, len(self._reports)))]
-            request = pb.CompleteAttemptsRequest(completions=[completion for completion, _ in batch])
-            try:
-                answer = await self._connection.call(self._stub.CompleteAttempts, request)
-                results = list(answer.results)
-            except RunwayError as error:
-                refused = common_pb2.ItemError(
-                    code=14, reason="AUTHORITY_UNREACHABLE", message=str(error), retry_after_ms=error.retry_after_ms
-                )
-                results = [pb.CompletionResult(error=refused)] * len(batch)
-            for (_, outcome), result in zip(batch, results, strict=True):
-                if not outcome.done():
-                    outcome.set_result(result)
+        return await self._connection.call(self._stub.CompleteAttempts, request)
 
     async def _renew(self, holder: LeaseHolder, refused_epoch: int) -> None:
         assert self._connection is not None
@@ -304,7 +252,10 @@ class Worker:
             now = loop.time()
             due = [live for live in self._live.values() if live.beat_at <= now and not live.holder.lost.is_set()]
             for at in range(0, len(due), 5000):
-                await self._beat_once(due[at : at + 5000], now)
+                try:
+                    await self._beat_once(due[at : at + 5000], now)
+                except Exception:  # leases must not end because one beat failed
+                    log.exception("a heartbeat failed")
 
     async def _beat_once(self, due: Sequence[_Live], now: float) -> None:
         assert self._connection is not None
@@ -348,27 +299,7 @@ def _arguments(found: Step, given: Any) -> dict[str, Any]:
     return arguments
 
 
-def _failure(failure_class: str, message: str, kind: str) -> common_pb2.Failure:
-    return common_pb2.Failure(failure_class=failure_class, message=message[:2000], type=kind[:200])
-
-
-def failure_of(error: Exception) -> common_pb2.Failure:
-    """How an exception is reported: its class decides whether the attempt is followed by another."""
-    if isinstance(error, StepFailed):
-        return _failure(error.failure_class, str(error), error.type)
-    if isinstance(error, ToolFailed):
-        return _failure(error.failure_class or "attempt", error.message, error.type or "ToolFailed")
-    if isinstance(error, ValidationError):
-        text = "; ".join(f"{'.'.join(map(str, item['loc']))}: {item['msg']}" for item in error.errors(include_input=False)[:5])
-        return _failure("validation", text, "ValidationError")
-    if isinstance(error, InvalidRequest):
-        return _failure("validation", str(error), error.reason)
-    if isinstance(error, CapabilityDenied):
-        return _failure("policy", str(error), error.reason)
-    if isinstance(error, BudgetExhausted):
-        return _failure("budget", str(error), error.reason)
-    if isinstance(error, EffectUnknown | Unavailable):
-        return _failure("infrastructure", str(error), error.reason)
-    if isinstance(error, RunwayError):
-        return _failure("attempt", str(error), error.reason)
-    return _failure("attempt", f"{type(error).__name__}: {error}", type(error).__name__)
+def _unsaid(work: "asyncio.Task[None]") -> common_pb2.Failure:
+    """What to report of a step that ended without a result: it cancelled itself, or could not even be called."""
+    error = None if work.cancelled() else work.exception()
+    return failure_of(error) if error else failure("attempt", "the step was cancelled from inside", "CancelledError")

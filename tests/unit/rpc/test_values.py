@@ -51,10 +51,16 @@ def nested(depth: int) -> struct_pb2.Value:
     return root
 
 
-def test_nesting_ends_at_64() -> None:
-    check_value(nested(64), "input")
-    with pytest.raises(Refusal, match="nested deeper"):
-        check_value(nested(65), "input")
+def test_nesting_ends_where_a_lease_could_not_carry_it() -> None:
+    check_value(nested(40), "input")
+    with pytest.raises(Refusal, match="nested too deeply"):
+        check_value(nested(41), "input")
+    objects: Any = 1
+    for _ in range(26):
+        objects = {"a": objects}
+    check_value(value_of(objects), "input")
+    with pytest.raises(Refusal, match="nested too deeply"):
+        check_value(value_of({"a": objects}), "input")
 
 
 def test_an_empty_value_inside_is_refused_but_an_absent_input_is_not() -> None:

@@ -6,8 +6,9 @@ import pytest
 from pydantic import BaseModel
 from runway.launch.v1 import workflow_pb2
 from runway_sdk import Context, InvalidRequest, Retry, StepFailed, ToolFailed, WorkflowError, step, workflow
+from runway_sdk.reporting import failure_of
 from runway_sdk.values import from_value, to_value
-from runway_sdk.worker import _arguments, failure_of
+from runway_sdk.worker import _arguments
 
 
 class Order(BaseModel):
