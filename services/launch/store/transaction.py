@@ -132,7 +132,7 @@ class LaunchTx:
         if not events:
             return
         await self._tx.fetch(
-            _Q.append_events,
+            _Q.append_events_once if once else _Q.append_events,
             [e.run_id for e in events],
             [e.at_ms for e in events],
             [e.kind for e in events],
@@ -140,7 +140,6 @@ class LaunchTx:
             [e.step_key for e in events],
             [e.actor for e in events],
             [e.detail for e in events],
-            once,
         )
 
     async def send(self, notices: Sequence[Notice], now_ms: int) -> None:

@@ -119,13 +119,30 @@ UPDATE tenant AS t SET spent_micros = t.spent_micros + total.micros
  WHERE t.tenant = total.tenant;
 
 -- name: append_events
--- Under each run's next sequences, in the order given. With $8, an entry of a kind and step that is there already is left out.
+-- Under each run's next sequences, in the order given.
+WITH ask AS MATERIALIZED (
+    SELECT a.*, row_number() OVER (PARTITION BY a.run_id ORDER BY a.ord) AS place
+      FROM unnest($1::uuid[], $2::bigint[], $3::text[], $4::smallint[], $5::text[], $6::text[], $7::text[])
+           WITH ORDINALITY AS a(run_id, at_ms, kind, state, step_key, actor, detail, ord)),
+bumped AS (
+    UPDATE run AS r SET sequence = r.sequence + total.n
+      FROM (SELECT run_id, count(*) AS n FROM ask GROUP BY run_id) AS total
+     WHERE r.run_id = total.run_id
+    RETURNING r.run_id, r.sequence - total.n AS base)
+INSERT INTO run_event (run_id, sequence, at_ms, kind, state, step_key, actor, detail)
+SELECT ask.run_id, bumped.base + ask.place, ask.at_ms, ask.kind, ask.state, ask.step_key, ask.actor, ask.detail
+  FROM ask JOIN bumped USING (run_id);
+
+-- name: append_events_once
+-- The same, but an entry whose kind and step the run's log has already is left out. Each is looked up by its run: a plain NOT
+-- EXISTS is planned as a scan of the whole log.
 WITH ask AS MATERIALIZED (
     SELECT a.*, row_number() OVER (PARTITION BY a.run_id ORDER BY a.ord) AS place
       FROM unnest($1::uuid[], $2::bigint[], $3::text[], $4::smallint[], $5::text[], $6::text[], $7::text[])
            WITH ORDINALITY AS a(run_id, at_ms, kind, state, step_key, actor, detail, ord)
-     WHERE NOT $8::boolean OR NOT EXISTS (
-           SELECT FROM run_event AS e WHERE e.run_id = a.run_id AND e.kind = a.kind AND e.step_key = a.step_key)),
+      LEFT JOIN LATERAL (SELECT true AS there FROM run_event AS e
+                          WHERE e.run_id = a.run_id AND e.kind = a.kind AND e.step_key = a.step_key LIMIT 1) AS known ON true
+     WHERE known.there IS NULL),
 bumped AS (
     UPDATE run AS r SET sequence = r.sequence + total.n
       FROM (SELECT run_id, count(*) AS n FROM ask GROUP BY run_id) AS total
