@@ -166,8 +166,8 @@ class Relay:
             async with asyncio.timeout(self._settings.send_timeout_ms / 1000):
                 result = await self._sender.send(lane.receiver, lane.name, [event.payload for event in batch])
         except Exception as problem:  # whatever a receiver or the wire does, the rows stay
-            if isinstance(problem, Refusal) and problem.status == "INVALID_ARGUMENT":
-                await self._isolate(lane, batch, str(problem))
+            if isinstance(problem, Refusal) and problem.status in ("INVALID_ARGUMENT", "INTERNAL"):
+                await self._isolate(lane, batch, problem)
                 return
             pause_s = lane.failed(self._now_s())
             _log.warning("%s: %d events not delivered (%r), again in %.2f s", lane.receiver, len(batch), problem, pause_s)
@@ -178,10 +178,14 @@ class Relay:
         self._answered.add(lane.receiver)
         await self._judge(lane, batch, result)
 
-    async def _isolate(self, lane: Lane, batch: list[Outgoing], reason: str) -> None:
-        """The receiver cannot read the batch: halves find the event that is to blame, its neighbours pass."""
+    async def _isolate(self, lane: Lane, batch: list[Outgoing], problem: Refusal) -> None:
+        """The receiver cannot read the batch, or fails over it: halves find the event that is to blame, its neighbours pass.
+
+        What it cannot read is buried; what it fails over waits alone, since a newer receiver may take it.
+        """
         if len(batch) == 1:
-            if not await self._bury([(batch[0], reason)]):
+            if problem.status == "INTERNAL" or not await self._bury([(batch[0], str(problem))]):
+                _log.error("%s fails over %s about %s: %s", lane.receiver, batch[0].kind, batch[0].key, problem)
                 self._retry(lane, batch)
             return
         middle = len(batch) // 2

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 
 import asyncpg
 
-from libs.kernel.refusal import Refusal, unreachable
+from libs.kernel.refusal import Refusal, invalid_field, unreachable
 
 RETRYABLE = (asyncpg.DeadlockDetectedError, asyncpg.SerializationError)
 """The server undid the transaction because of its neighbours: the same may succeed at once."""
@@ -67,6 +67,8 @@ def translated(name: str, *, committing: bool) -> Iterator[None]:
         yield
     except RETRYABLE:
         raise
+    except (asyncpg.CharacterNotInRepertoireError, asyncpg.UntranslatableCharacterError) as problem:
+        raise invalid_field("text", "holds a character that cannot be stored (NUL)", "leave it out") from problem
     except _CUT as problem:
         raise (unknown(name) if committing else away(name)) from problem
     except _AWAY as problem:

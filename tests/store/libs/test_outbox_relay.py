@@ -261,6 +261,29 @@ async def test_one_unreadable_event_does_not_hold_up_its_batch(stand: Stand) -> 
     assert [dead.reason for dead in await dead_letters(stand.db)] == ["INVALID_FIELD: events cannot be read"]
 
 
+async def test_an_event_that_the_receiver_fails_over_waits_alone(stand: Stand) -> None:
+    class Failing(Receiver):
+        fails = True
+
+        async def send(self, receiver: str, lane: str, payloads: Sequence[bytes]) -> SendResult:
+            if self.fails and b"poison" in payloads:
+                raise Refusal(Reason.INTERNAL, "an unexpected fault")
+            return await super().send(receiver, lane, payloads)
+
+    stand.receiver = receiver = Failing()
+    await stand.commit(*(stand.event(text) for text in ("a", "b", "poison", "c", "d")))
+    async with stand.relay() as relay:
+        await wait_until(lambda: len(receiver.applied) == 4)
+        later = stand.event("later")
+        await stand.commit(later)
+        relay.offer([later])
+        await wait_until(lambda: b"later" in receiver.applied)
+        assert not await dead_letters(stand.db)
+        receiver.fails = False
+        await relay.idle()
+    assert sorted(receiver.applied) == [b"a", b"b", b"c", b"d", b"later", b"poison"]
+
+
 async def test_dead_letters_are_requeued_or_discarded(stand: Stand) -> None:
     stand.receiver.judge = lambda payload: (Verdict.REFUSED, "broken", b"")
     first, second = stand.event("first"), stand.event("second")
