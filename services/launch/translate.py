@@ -19,6 +19,7 @@ from runway.launch.v1 import admin_service_pb2, launch_service_pb2, workflow_pb2
 from libs.kernel.ids import digest, uuid_from_bytes
 from libs.kernel.refusal import invalid_field
 from libs.rpc.identity import Caller
+from libs.rpc.values import check_value
 from libs.telemetry.traces import traceparent
 from services.launch.app.launch_runs import LaunchAsk
 from services.launch.domain.admission import Account
@@ -47,6 +48,25 @@ def duration(ms: int) -> Duration:
 def timestamp(ms: int) -> Timestamp:
     """Milliseconds since the Unix epoch as a timestamp."""
     return Timestamp(seconds=ms // 1000, nanos=ms % 1000 * 1_000_000)
+
+
+def check_text(text: str, field: str) -> str:
+    """The text, or INVALID_FIELD where the database could not hold it."""
+    if "\0" in text:
+        raise invalid_field(field, "holds a NUL character", "leave it out")
+    return text
+
+
+def check_spec(spec: workflow_pb2.WorkflowSpec) -> None:
+    """Refuses schemas that hold what JSON could not carry."""
+    given = [("spec.input_schema", spec.input_schema)] if spec.HasField("input_schema") else []
+    for number, step in enumerate(spec.steps):
+        if step.HasField("input_schema"):
+            given.append((f"spec.steps[{number}].input_schema", step.input_schema))
+        if step.HasField("output_schema"):
+            given.append((f"spec.steps[{number}].output_schema", step.output_schema))
+    for field, schema in given:
+        check_value(struct_pb2.Value(struct_value=schema), field)
 
 
 def _schema(struct: struct_pb2.Struct, given: bool) -> str:
@@ -135,10 +155,14 @@ def version_message(version: Version) -> workflow_pb2.WorkflowVersion:
     )
 
 
-def request_digest(request: launch_service_pb2.LaunchRunRequest) -> bytes:
-    """Names the canonical request: everything but the request_id."""
+def request_digest(request: launch_service_pb2.LaunchRunRequest, project: str) -> bytes:
+    """Names the canonical request: everything but the request_id, with the project that it is for.
+
+    The workflow stays as it was named: a repeat after a newer version was published is the same request.
+    """
     canonical = launch_service_pb2.LaunchRunRequest()
     canonical.CopyFrom(request)
+    canonical.project = project
     canonical.ClearField("request_id")
     canonical.ClearField("validate_only")
     return digest(canonical.SerializeToString(deterministic=True))
@@ -294,7 +318,7 @@ def launch_ask(caller: Caller, project: str, version: Version, request: launch_s
         project=project,
         actor=actor(caller),
         request_id=request.request_id,
-        request_digest=request_digest(request),
+        request_digest=request_digest(request, project),
         version=version,
         input=request.input.SerializeToString(deterministic=True) if request.HasField("input") else b"",
         run_class=request.run_class or launch_service_pb2.RUN_CLASS_AUTOMATION,
@@ -313,7 +337,7 @@ def parse_version_token(token: str) -> tuple[str, int] | None:
     if not token:
         return None
     name, at, number = token.rpartition("@")
-    if not at or not number.isdecimal() or len(number) > 9:
+    if not at or not number.isdecimal() or len(number) > 9 or "\0" in name:
         raise invalid_field("page_token", "is not one of ours", "send next_page_token as it was returned")
     return name, int(number)
 

@@ -79,8 +79,9 @@ def launched(fact: events_pb2.RunLaunched, traceparent: str) -> RunFacts:
 
 
 def failure_of(failure: events_pb2.Failure) -> FailureFacts:
-    """A failure."""
-    return FailureFacts(failure.failure_class or "attempt", failure.message[:2000], failure.type[:200])
+    """A failure; what cannot be stored of it is replaced, since its fact must not be lost."""
+    words = (failure.failure_class or "attempt", failure.message[:2000], failure.type[:200])
+    return FailureFacts(*(text.replace("\0", "\N{REPLACEMENT CHARACTER}") for text in words))
 
 
 def attempt(fact: events_pb2.AttemptFinished) -> AttemptFact:

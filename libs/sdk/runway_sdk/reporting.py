@@ -82,7 +82,8 @@ class Reporter:
 
 def _curable(error: RunwayError) -> bool:
     """Whether the same report may be recorded later: a decision about the lease or the report is final."""
-    return isinstance(error, Unavailable) or error.reason in ("INTERNAL", "UNKNOWN", "RESOURCE_EXHAUSTED")
+    told = isinstance(error, Unavailable) or error.retry_after_ms > 0
+    return told or error.reason in ("INTERNAL", "UNKNOWN", "RESOURCE_EXHAUSTED")
 
 
 def failure(failure_class: str, message: str, kind: str) -> common_pb2.Failure:

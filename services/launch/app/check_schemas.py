@@ -1,14 +1,18 @@
 """JSON Schemas of inputs and outputs: whether they are schemas at all, and whether a value fits one.
 
-Can go wrong: a schema that refers to the outside. References leave the document nowhere here: a remote one is a violation.
+Can go wrong: a schema that refers to the outside. References leave the document nowhere here: a remote one is a violation, and
+nothing is ever fetched. Or a pattern that is no expression, which would be found only with the first value: a violation too.
 """
 
 import json
+import re
+from collections.abc import Iterator
 from functools import lru_cache
 from typing import Any
 
 from jsonschema import Draft202012Validator
 from jsonschema.exceptions import SchemaError, ValidationError, best_match
+from referencing import Registry
 from referencing.exceptions import Unresolvable
 
 from libs.kernel.refusal import Refusal, invalid_field
@@ -17,7 +21,7 @@ from services.launch.domain.workflow import Violation, WorkflowSpec
 
 @lru_cache(maxsize=1000)
 def _validator(schema: str) -> Draft202012Validator:
-    return Draft202012Validator(json.loads(schema))
+    return Draft202012Validator(json.loads(schema), registry=Registry())  # the default one would fetch
 
 
 def schema_violations(spec: WorkflowSpec) -> list[Violation]:
@@ -34,16 +38,35 @@ def schema_violations(spec: WorkflowSpec) -> list[Violation]:
             Draft202012Validator.check_schema(json.loads(schema))
         except SchemaError as error:
             found.append((field, f"is no JSON Schema (draft 2020-12): {error.message[:200]}"))
-        if _remote(json.loads(schema)):
-            found.append((field, "refers to another document; only references inside it ('#/…') are followed"))
+        for text in dict.fromkeys(_flaws(json.loads(schema))):
+            found.append((field, text))
     return found
 
 
-def _remote(node: Any) -> bool:
-    if isinstance(node, dict):
-        ref = node.get("$ref")
-        return (isinstance(ref, str) and not ref.startswith("#")) or any(_remote(child) for child in node.values())
-    return isinstance(node, list) and any(_remote(child) for child in node)
+def _flaws(node: Any) -> Iterator[str]:
+    """What the schema of schemas does not find."""
+    if isinstance(node, list):
+        for child in node:
+            yield from _flaws(child)
+    if not isinstance(node, dict):
+        return
+    for name in ("$ref", "$dynamicRef"):
+        if isinstance(ref := node.get(name), str) and not ref.startswith("#"):
+            yield "refers to another document; only references inside it ('#/…') are followed"
+    patterns = node.get("patternProperties")
+    for pattern in (node.get("pattern"), *(patterns if isinstance(patterns, dict) else ())):
+        if isinstance(pattern, str) and not _compiles(pattern):
+            yield f"has a pattern that is no regular expression: {pattern[:60]!r}"
+    for child in node.values():
+        yield from _flaws(child)
+
+
+def _compiles(pattern: str) -> bool:
+    try:
+        re.compile(pattern)
+    except (re.error, OverflowError, RecursionError):
+        return False
+    return True
 
 
 def refuse_misfit(schema: str, value: object, field: str) -> None:

@@ -85,6 +85,14 @@ def check(ports: Ports, ask: LaunchAsk) -> None:
         raise invalid_field("budget.tokens", "is negative", "give 0 or more")
 
 
+async def is_repeat(ports: Ports, ask: LaunchAsk) -> bool:
+    """Whether an earlier call made a run from this very request."""
+    if not ask.request_id:
+        return False
+    standing = (await ports.reads.receipts([receipt_key(ask)])).get(receipt_key(ask))
+    return standing is not None and standing.request_digest == ask.request_digest
+
+
 async def launch_runs(ports: Ports, asks: Sequence[LaunchAsk]) -> list[Launched | Refusal]:
     """Each launch's run, or why it was refused; in order. Equal request_ids in one batch are one launch."""
     now = ports.clock.now_ms()

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+from services.launch.domain.run import TERMINAL
 from services.launch.ports import Ports, Usage
 
 
@@ -14,5 +15,8 @@ async def record_usage(ports: Ports, usage: Sequence[Usage]) -> None:
             newest[report.run_id] = report
     now = ports.clock.now_ms()
     async with ports.db.tx() as tx:
-        await tx.lock_heads(sorted(report.run_id for report in newest.values()))
+        heads = await tx.lock_heads(sorted(report.run_id for report in newest.values()))
+        settled = sorted({head.tenant for head in heads.values() if head.state in TERMINAL})
+        if settled:  # adjusted in one statement, which takes them in any order
+            await tx.lock_accounts(settled)
         await tx.apply_usage(list(newest.values()), now)

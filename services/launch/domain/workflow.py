@@ -13,10 +13,10 @@ POINT_CHECKPOINT = 2
 POINT_SCHEDULER = 4
 POINT_NAMES: Mapping[int, str] = {POINT_SCHEDULER: "scheduler", POINT_GATEWAY: "gateway", POINT_CHECKPOINT: "checkpoint"}
 
-NAME = re.compile(r"^[a-z0-9]([a-z0-9_-]{0,61}[a-z0-9])?$")
-KEY = re.compile(r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$")
-BUILD = re.compile(r"^[A-Za-z0-9][A-Za-z0-9._+-]{0,62}$")
-LABEL = re.compile(r"^[a-zA-Z0-9][a-zA-Z0-9._:/-]{0,99}$")
+NAME = re.compile(r"^[a-z0-9]([a-z0-9_-]{0,61}[a-z0-9])?\Z")
+KEY = re.compile(r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}\Z")
+BUILD = re.compile(r"^[A-Za-z0-9][A-Za-z0-9._+-]{0,62}\Z")
+LABEL = re.compile(r"^[a-zA-Z0-9][a-zA-Z0-9._:/-]{0,99}\Z")
 FAILURE_CLASSES = frozenset({"transient", "validation", "budget", "attempt", "infrastructure", "deadline"})
 MAX_STEPS = 1000
 MAX_TIMEOUT_MS = 30 * 24 * 3600 * 1000
@@ -93,7 +93,7 @@ class WorkflowSpec:
 def violations(spec: WorkflowSpec) -> list[Violation]:
     """Everything that is wrong with a spec, in the order of its fields; empty when it may be published."""
     found = list(_names(spec))
-    keys = [step.key for step in spec.steps]
+    keys = {step.key for step in spec.steps}
     for number, step in enumerate(spec.steps):
         found.extend(_step(f"spec.steps[{number}]", step, keys))
     if spec.output_step and spec.output_step not in keys:
@@ -121,7 +121,7 @@ def _names(spec: WorkflowSpec) -> Iterator[Violation]:
         seen.add(step.key)
 
 
-def _step(at: str, step: StepSpec, keys: list[str]) -> Iterator[Violation]:
+def _step(at: str, step: StepSpec, keys: set[str]) -> Iterator[Violation]:
     if not KEY.match(step.key):
         yield f"{at}.key", "must be 1 to 100 of letters, digits, '.', '_', '-', beginning with a letter or digit"
     if step.handler and not KEY.match(step.handler):
@@ -145,8 +145,8 @@ def _step(at: str, step: StepSpec, keys: list[str]) -> Iterator[Violation]:
 
 
 def _retry(at: str, step: StepSpec) -> Iterator[Violation]:
-    if step.initial_backoff_ms < 0 or step.max_backoff_ms < 0:
-        yield f"{at}.retry", "has a negative backoff"
+    if not 0 <= step.initial_backoff_ms <= MAX_TIMEOUT_MS or not 0 <= step.max_backoff_ms <= MAX_TIMEOUT_MS:
+        yield f"{at}.retry", "has a backoff that is negative or above 30 days"
     if step.max_backoff_ms and step.initial_backoff_ms > step.max_backoff_ms:
         yield f"{at}.retry.initial_backoff", "is longer than max_backoff"
     if step.multiplier and not 1 <= step.multiplier <= 100:

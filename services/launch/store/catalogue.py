@@ -18,8 +18,8 @@ from services.launch.domain.workflow import WorkflowSpec
 from services.launch.ports import Version
 
 _Q = Queries.load(Path(__file__).parent / "sql" / "catalogue.sql")
-_DIGEST = re.compile(r"^[0-9a-f]{64}$")
-_NUMBERED = re.compile(r"^(?P<name>[^@]+)@(?P<number>[0-9]{1,9})$")
+_DIGEST = re.compile(r"^[0-9a-f]{64}\Z")
+_NUMBERED = re.compile(r"^(?P<name>[^@]+)@(?P<number>[0-9]{1,9})\Z")
 Parse = Callable[[bytes], WorkflowSpec]
 
 

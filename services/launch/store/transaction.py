@@ -128,7 +128,9 @@ class LaunchTx:
         await self._tx.fetch(_Q.apply_usage, *columns, now_ms)
 
     async def append_events(self, events: Sequence[RunEventFacts], *, once: bool = False) -> None:
-        """Log entries."""
+        """Log entries; with `once`, the statement looks at the rows and this at its neighbours in the batch."""
+        if once:
+            events = list({(e.run_id, e.kind, e.step_key): e for e in reversed(events)}.values())[::-1]
         if not events:
             return
         await self._tx.fetch(

@@ -9,6 +9,7 @@ from functools import lru_cache
 
 from jsonschema import Draft202012Validator
 from jsonschema.exceptions import best_match
+from referencing import Registry
 from referencing.exceptions import Unresolvable
 
 from services.readiness.domain.graph import Node
@@ -17,7 +18,7 @@ from services.readiness.domain.steps import AttemptFact, End, FailureFacts
 
 @lru_cache(maxsize=1000)
 def _validator(schema: str) -> Draft202012Validator:
-    return Draft202012Validator(json.loads(schema))
+    return Draft202012Validator(json.loads(schema), registry=Registry())  # the default one would fetch
 
 
 def as_promised(node: Node, fact: AttemptFact) -> AttemptFact:

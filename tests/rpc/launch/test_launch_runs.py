@@ -208,3 +208,24 @@ async def test_retries_of_a_step_are_kept_in_the_version(bench: Bench) -> None:
     version = (await bench.client.publish(workflow("often", steps=[often]))).version
     assert version.spec.steps[0].retry.max_attempts == 7
     assert version.spec.steps[0].handler == "often"
+
+
+async def test_a_repeat_is_the_same_run_after_a_newer_version_that_would_refuse_it(bench: Bench) -> None:
+    first = await bench.client.launch("simple", {"x": 1}, request_id="early")
+    await bench.client.publish(workflow("simple", steps=[only], input=dict[str, str]))
+    assert (await bench.client.launch("simple", {"x": 1}, request_id="early")).run_id == first.run_id
+    with pytest.raises(InvalidRequest):
+        await bench.client.launch("simple", {"x": 2}, request_id="early")
+
+
+async def test_a_request_id_does_not_reach_into_another_project(bench: Bench) -> None:
+    answers: list[object] = []
+    for project in ("one", "two"):
+        key = await make_key(bench.host, project=project)
+        async with Client(Target(bench.host.addresses.public, key)) as client:
+            await client.publish(SIMPLE)
+            answers += await asyncio.gather(client.launch("simple", {"x": 1}, request_id="shared"), return_exceptions=True)
+    made, refused = answers
+    assert isinstance(made, pb.Run)
+    assert made.project == "one"
+    assert isinstance(refused, RequestIdReused)

@@ -269,3 +269,12 @@ async def test_garbage_events_are_refused_one_by_one(bench: Bench) -> None:
     refused, applied = inbox_pb2.VERDICT_REFUSED, inbox_pb2.VERDICT_APPLIED
     assert verdicts == [refused, refused, applied, refused]
     assert (await bench.client.get(run.run_id)).state == pb.RUN_STATE_RUNNING
+
+
+async def test_the_same_fact_twice_in_one_delivery_is_logged_once(bench: Bench) -> None:
+    run = await bench.client.launch("pusher")
+    step = events_pb2.StepFinished(run_id=UUID(run.run_id).bytes, step_key="push", state="succeeded", attempts=1, at_ms=5)
+    told = events_pb2.Event(event_id=b"s" * 16, step_finished=step)
+    await bench.tell(told, told)
+    await bench.tell(told, finished(run), finished(run))
+    assert kinds(await bench.client.events(run.run_id)).count("step.succeeded") == 1

@@ -102,6 +102,7 @@ RETURNING r.run_id;
 
 -- name: apply_usage
 -- A later report replaces an earlier one. What a settled run turns out to have used besides is an adjustment, by append.
+-- The runs are locked, and where a settled one is adjusted its tenant.
 WITH ask AS MATERIALIZED (
     SELECT a.*, r.tenant, r.state, r.used_micros AS known
       FROM unnest($1::uuid[], $2::bigint[], $3::bigint[], $4::bigint[]) AS a(run_id, sequence, micros, tokens)
