@@ -34,6 +34,19 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
+def dies_with_the_owner(number: signal.Signals) -> Callable[[], None]:
+    """For `preexec_fn`: the kernel sends the child this signal when the thread that starts it ends, however it ends."""
+    owner = os.getpid()
+
+    def arrange() -> None:
+        if _LIBC is not None:
+            _LIBC.prctl(_PR_SET_PDEATHSIG, int(number))
+            if os.getppid() != owner:  # it died between fork and here
+                os._exit(1)
+
+    return arrange
+
+
 class FolderLock:
     """Says that this process owns a server's folder. The kernel drops it when the process ends, however it ends."""
 
@@ -84,19 +97,11 @@ class Child:
 
     def spawn(self, command: Sequence[str], env: Mapping[str, str], account: Mapping[str, Any]) -> None:
         """Starts the process in its own session, with standard output and errors in the log."""
-        owner, stop_signal = os.getpid(), int(self._stop_signal)
-
-        def die_with_the_owner() -> None:
-            if _LIBC is not None:
-                _LIBC.prctl(_PR_SET_PDEATHSIG, stop_signal)
-                if os.getppid() != owner:  # it died between fork and here
-                    os._exit(1)
-
         with self._log.open("ab") as log:
             self._log_start = log.tell()
             self._process = subprocess.Popen(
                 list(command), stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd="/", start_new_session=True,
-                preexec_fn=die_with_the_owner, env=dict(env), **account,
+                preexec_fn=dies_with_the_owner(self._stop_signal), env=dict(env), **account,
             )  # fmt: skip
 
     def said(self) -> str:

@@ -22,7 +22,7 @@ from pathlib import Path
 
 from runway.launch.v1 import admin_service_pb2, admin_service_pb2_grpc
 
-from libs.embedded import EmbeddedEtcd, EmbeddedPostgres, free_port
+from libs.embedded import EmbeddedEtcd, EmbeddedPostgres, dies_with_the_owner, free_port
 from libs.migrate import migrate, provision
 from libs.rpc.channels import open_channel
 from libs.runtime.service import SERVICES
@@ -164,6 +164,7 @@ class DevStack:
                 stderr=log,
                 env=environ,
                 start_new_session=True,
+                preexec_fn=dies_with_the_owner(signal.SIGKILL),  # killed ourselves, we leave nothing behind
             )
         finally:
             log.close()
@@ -197,7 +198,7 @@ class DevStack:
             try:
                 await self._spawn(host)
                 pause_s = 0.1
-            except (RuntimeError, TimeoutError) as error:
+            except (RuntimeError, OSError) as error:  # a TimeoutError is one
                 self.say("failed", str(error), services=list(host.services))
 
     async def _key(self, secret: str) -> str:

@@ -1,15 +1,17 @@
 """A whole installation as child processes, and the means to end some of them at a named moment.
 
-Authoritative for nothing. Can go wrong: a child outlives its test. Everything started here is ended here, by its process id.
+Authoritative for nothing. Can go wrong: a child outlives its test. Everything started here is ended here, by its process id;
+where we are killed ourselves, the kernel ends it (on Linux).
 """
 
 import asyncio
 import contextlib
+import ctypes
 import json
 import os
 import signal
 import sys
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -25,6 +27,23 @@ BOUNDARIES: Mapping[str, str] = {
     "before_completion": "worker.before_completion",
 }
 """Boundary → the fault point that it is."""
+
+
+_PR_SET_PDEATHSIG = 1
+_LIBC = ctypes.CDLL(None) if sys.platform == "linux" else None
+
+
+def _dies_with_us(number: signal.Signals) -> Callable[[], None]:
+    """For `preexec_fn`: the kernel sends the child this signal when the thread that started it ends, however it ends."""
+    owner = os.getpid()
+
+    def arrange() -> None:
+        if _LIBC is not None:
+            _LIBC.prctl(_PR_SET_PDEATHSIG, int(number))
+            if os.getppid() != owner:
+                os._exit(1)
+
+    return arrange
 
 
 class StackError(Exception):
@@ -130,6 +149,7 @@ class Stack:
                 stderr=errors,
                 env=armed,
                 start_new_session=True,
+                preexec_fn=_dies_with_us(signal.SIGTERM),
             )
         finally:
             errors.close()
@@ -232,6 +252,7 @@ class Stack:
                 stderr=errors,
                 env={**os.environ, "RUNWAY_FAULTS_ARMED": "development", "RUNWAY_FAULTS": self._faults},
                 start_new_session=True,
+                preexec_fn=_dies_with_us(signal.SIGKILL),
             )
         finally:
             errors.close()
