@@ -47,7 +47,9 @@ class LaunchServicer(launch_service_pb2_grpc.LaunchServiceServicer):
         self._ports = ports
         self._hub = hub
         self._rate = rate
-        self._launch: Batcher[LaunchAsk, Launched] = Batcher(lambda asks: launch_runs(ports, asks), name="launch")
+        self._launch: Batcher[LaunchAsk, Launched] = Batcher(
+            lambda asks: launch_runs(ports, asks), name="launch", spacing_ms=20
+        )
         self._get: Batcher[UUID, Run] = Batcher(self._read_many, name="get_run")
         self._cancel: Batcher[Cancel, Cancelled] = Batcher(lambda asks: cancel_runs(control, asks), name="cancel")
 
