@@ -12,13 +12,15 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 .DEFAULT_GOAL := help
 
 help:  ## this list
-	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):[^#]*## (.*)/  make \1|\2/' | column -t -s '|'
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':[^#]*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
 
 $(READY): requirements.lock pyproject.toml libs/contracts/pyproject.toml libs/sdk/pyproject.toml
 	@command -v git >/dev/null || { echo "git is needed: apt install git"; exit 1; }
-	$(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet --require-hashes --requirement requirements.lock
-	$(BIN)/pip install --quiet --no-deps --no-build-isolation --editable libs/contracts --editable libs/sdk --editable .
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11))' || { echo "Python 3.11 is needed: make PYTHON=python3.11 …"; exit 1; }
+	@echo "installing the locked packages into $(VENV), once"
+	@$(PYTHON) -m venv $(VENV)
+	@$(BIN)/pip install -qq --require-hashes --requirement requirements.lock
+	@$(BIN)/pip install -qq --no-deps --no-build-isolation --editable libs/contracts --editable libs/sdk --editable .
 	@touch $@
 
 $(GEN): libs/contracts/generator.lock
@@ -27,7 +29,7 @@ $(GEN): libs/contracts/generator.lock
 	@touch $@
 
 demo: $(READY)  ## a crash survived, on a sample repository; REPO=path for your own (only a clone is touched)
-	@$(BIN)/runway demo --data build/demo $(if $(REPO),--repo "$(REPO)")
+	@$(BIN)/runway demo --data build/demo $(if $(value REPO),--repo '$(subst ','\'',$(value REPO))')
 
 test: $(READY) $(GEN)  ## every test, on real PostgreSQL and etcd; TESTS=path for some of them
 	$(BIN)/python -m pytest -n 2 --dist loadgroup $(TESTS)

@@ -7,9 +7,9 @@ import asyncio
 import json
 import os
 import sys
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import typer
 
@@ -32,11 +32,22 @@ FORM = typer.Option(Form.text, "--output", "-o", help="text for people; json or 
 
 
 def plain(message: "Message") -> dict[str, Any]:
-    """A message as JSON-like data under its contract's names."""
+    """A message as JSON-like data under its contract's names: every field that has no presence, 0 and empty too."""
     from google.protobuf import json_format
 
-    found: dict[str, Any] = json_format.MessageToDict(message, preserving_proto_field_name=True)
+    found: dict[str, Any] = _whole(
+        json_format.MessageToDict(message, preserving_proto_field_name=True, always_print_fields_with_no_presence=True)
+    )
     return found
+
+
+def _whole(value: Any) -> Any:
+    """Values of a `Struct` are doubles; those that are whole numbers are written as such."""
+    if isinstance(value, dict):
+        return {name: _whole(item) for name, item in value.items()}
+    if isinstance(value, list):
+        return [_whole(item) for item in value]
+    return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
 def show_rows(rows: Sequence[Row], columns: Sequence[str], form: Form) -> None:
@@ -113,10 +124,11 @@ def run_async(work: Callable[[], Awaitable[int | None]]) -> None:
         say(f"unavailable: {error}")
         code = EXIT_UNAVAILABLE
     except RunwayError as error:
-        say(f"refused: {error}")
+        usage = error.reason == "NO_TARGET"
+        say(str(error) if usage else f"refused: {error}")
         for field, problem in error.violations:
             say(f"  {field}: {problem}")
-        code = EXIT_REFUSED
+        code = EXIT_USAGE if usage else EXIT_REFUSED
     except grpc.aio.UsageError as error:
         say(f"unavailable: {error}")
         code = EXIT_UNAVAILABLE
@@ -135,9 +147,23 @@ def parse_json(text: str, what: str) -> Any:
             with open(text[1:], encoding="utf-8") as file:
                 return json.load(file)
         return json.loads(text)
-    except (OSError, ValueError) as error:
-        say(f"{what} is no JSON: {error}")
-        raise typer.Exit(EXIT_USAGE) from None
+    except OSError as error:
+        wrong_usage(f"{what} cannot be read: {error}")
+    except ValueError as error:
+        wrong_usage(f"{what} is no JSON: {error}")
+
+
+def wrong_usage(text: str) -> NoReturn:
+    """Says what is wrong with the command, and ends it as wrong usage."""
+    say(text)
+    raise typer.Exit(EXIT_USAGE)
+
+
+def one_of(given: str, known: Collection[str], what: str) -> str:
+    """The given name where it is known; else wrong usage."""
+    if given not in known:
+        wrong_usage(f"{what}: no {given!r}; use one of {', '.join(known)}")
+    return given
 
 
 def rows_of(messages: Iterable["Message"]) -> list[dict[str, Any]]:

@@ -86,7 +86,11 @@ class Call:
     def require_caller(self) -> Caller:
         """The caller, where the method's policy guarantees one."""
         if self.caller is None:
-            raise Refusal(Reason.UNAUTHENTICATED, "this call carries no API key", remedy="send `authorization: Bearer rk_…`")
+            raise Refusal(
+                Reason.UNAUTHENTICATED,
+                "this call carries no API key",
+                remedy="send it in the metadata `authorization`: `Bearer`, a blank and the key",
+            )
         return self.caller
 
     def require_lease(self) -> VerifiedLease:

@@ -137,7 +137,7 @@ async def _caller(metadata: Mapping[str, str | bytes], access: Access) -> Caller
     raise Refusal(
         Reason.UNAUTHENTICATED,
         "no valid API key came with the call",
-        remedy="send `authorization: Bearer rk_…` with a key that was not revoked",
+        remedy="send a key that was not revoked in the metadata `authorization`: `Bearer`, a blank and the key",
     )
 
 

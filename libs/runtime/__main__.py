@@ -6,7 +6,7 @@ import asyncio
 import sys
 from pathlib import Path
 
-from libs.runtime.dev import run_dev
+from libs.runtime.dev import check_bind, run_dev
 from libs.runtime.process import parse_services, run
 
 
@@ -17,7 +17,7 @@ def main() -> None:
     host = commands.add_parser("host", help="host services until a signal")
     host.add_argument("--services", required=True, help="names with commas between them, or all")
     host.add_argument("--port-file", type=Path, help="also write the readiness line to this file, at once and whole")
-    dev = commands.add_parser("dev", help="an installation in a folder, until a signal")
+    dev = commands.add_parser("dev", prog="runway dev", help="an installation in a folder, until a signal")
     dev.add_argument("--data", type=Path, default=Path(".runway"), help="folder that keeps everything")
     dev.add_argument("--fresh", action="store_true", help="forget what the folder holds")
     dev.add_argument("--split", default="", help="services that get a process of their own, with commas; or all")
@@ -25,7 +25,13 @@ def main() -> None:
     dev.add_argument("--output", choices=["text", "json"], default="text")
     given = parser.parse_args()
     if given.command == "dev":
-        split = [name for name in given.split.split(",") if name]
+        try:
+            split = parse_services(given.split) if given.split else []
+            check_bind(given.bind)
+        except ValueError as error:
+            dev.error(str(error))
+        if given.data.exists() and not given.data.is_dir():
+            dev.error(f"{given.data} is not a folder")
         sys.exit(asyncio.run(run_dev(given.data, fresh=given.fresh, split=split, public=given.bind, form=given.output)))
     try:
         names = parse_services(given.services)

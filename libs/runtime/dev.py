@@ -1,10 +1,12 @@
 """Authoritative for a whole installation on one machine: `runway dev`, the demo and the system tests start this.
 
 Embedded PostgreSQL and etcd (or external ones that the environment names), migrated schemas, one or several host processes,
-one tenant with an API key, and a profile file by which clients find it. Data stays in a folder; a second start finds it.
+one tenant with an API key, and a profile file by which clients find it. Data stays in a folder; a second start finds it, at the
+same addresses where they are free, so that workers find it too.
 
 Can go wrong: a host dies. It is started again at the same addresses, with growing pauses; PostgreSQL and etcd dying ends the
-stack, loudly. Everything started here ends with it.
+stack, loudly. Everything started here ends with it, even when it is killed. Two installations never share a folder: the lock is
+taken before anything is read or forgotten.
 """
 
 import asyncio
@@ -14,6 +16,7 @@ import os
 import secrets
 import shutil
 import signal
+import socket
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -22,14 +25,17 @@ from pathlib import Path
 
 from runway.launch.v1 import admin_service_pb2, admin_service_pb2_grpc
 
-from libs.embedded import EmbeddedEtcd, EmbeddedPostgres, dies_with_the_owner, free_port
+from libs.embedded import EmbeddedError, EmbeddedEtcd, EmbeddedPostgres, dies_with_the_owner, free_port
+from libs.embedded.process import FolderLock
 from libs.migrate import migrate, provision
 from libs.rpc.channels import open_channel
 from libs.runtime.service import SERVICES
 
 TENANT = "default"
 MARK = "runway-dev-data"
-"""File that says that a folder is an installation's, and may be deleted by `--fresh`."""
+"""File that says that a folder is an installation's, and may be emptied by `--fresh`; locked while one runs there."""
+ADDRESSES = "addresses.json"
+"""Where the processes listened last."""
 START_TIMEOUT_S = 60.0
 STOP_TIMEOUT_S = 15.0
 
@@ -51,6 +57,18 @@ def _address() -> str:
     return f"127.0.0.1:{free_port()}"
 
 
+def _is_free(address: str) -> bool:
+    """Whether nobody listens there."""
+    host, _, port = address.rpartition(":")
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((host, int(port)))
+        except (OSError, ValueError):
+            return False
+    return True
+
+
 class DevStack:
     """Starts, watches and stops an installation in a folder."""
 
@@ -60,8 +78,8 @@ class DevStack:
         self._stopping = False
         self._broken = asyncio.Event()
         self.hosts = [HostProcess(tuple(group), _address(), _address(), _address()) for group in groups]
-        if public:
-            self.hosts[0].public = public
+        self._public = public
+        self._lock = FolderLock(self.folder / MARK)
         self._postgres: EmbeddedPostgres | None = None
         self._etcd: EmbeddedEtcd | None = None
         self._environ: dict[str, str] = {}
@@ -72,11 +90,47 @@ class DevStack:
         sys.stdout.write(line + "\n")
         sys.stdout.flush()
 
+    def claim(self, *, fresh: bool = False) -> None:
+        """Makes the folder this process's own, and forgets what it holds if asked; refuses while another process runs there."""
+        if fresh and self.folder.exists() and any(self.folder.iterdir()) and not (self.folder / MARK).exists():
+            raise EmbeddedError(
+                f"{self.folder} holds no installation of runway dev: not deleting it; name another folder with --data"
+            )
+        self.folder.mkdir(parents=True, exist_ok=True)
+        try:
+            self._lock.take()
+        except EmbeddedError:
+            raise EmbeddedError(
+                f"another `runway dev` runs in {self.folder}: stop it, or choose another folder with --data"
+            ) from None
+        if fresh:
+            for path in self.folder.iterdir():
+                if path.is_dir() and not path.is_symlink():
+                    shutil.rmtree(path)
+                elif path.name != MARK:
+                    path.unlink()
+
+    def _keep_addresses(self) -> None:
+        """Takes the addresses of the last start where nobody else has them now; the one that was asked for, in any case."""
+        path = self.folder / ADDRESSES
+        try:
+            kept: dict[str, list[str]] = json.loads(path.read_text())
+        except (OSError, ValueError):
+            kept = {}
+        for host in self.hosts:
+            known = kept.get("+".join(host.services), [])
+            if len(known) == 3 and all(_is_free(address) for address in known):
+                host.public, host.control, host.leaf = known
+        if self._public:
+            self.hosts[0].public = self._public
+        now = {"+".join(host.services): [host.public, host.control, host.leaf] for host in self.hosts}
+        path.write_text(json.dumps(now, indent=2) + "\n")
+
     async def start(self) -> None:
         """Everything, in order; returns when clients can call."""
         began = time.monotonic()
-        self.folder.mkdir(parents=True, exist_ok=True)
-        (self.folder / MARK).touch()
+        self.claim()
+        self._keep_addresses()
         urls, endpoints = await self._servers()
         self.say("servers", f"postgresql and etcd are up after {time.monotonic() - began:.1f} s")
         for name in SERVICES:
@@ -248,6 +302,7 @@ class DevStack:
         for server in (self._etcd, self._postgres):
             if server is not None:
                 await server.stop()
+        self._lock.drop()
         self.say("stopped", "stopped")
 
     async def _end(self, host: HostProcess) -> None:
@@ -274,24 +329,25 @@ def groups_of(split: Sequence[str]) -> list[list[str]]:
     return ([together] if together else []) + [[name] for name in apart]
 
 
-def forget(folder: Path) -> None:
-    """Deletes an installation's folder; refuses one that is not an installation's."""
-    if not folder.exists() or not any(folder.iterdir()):
-        return
-    if not (folder / MARK).exists():
-        raise SystemExit(f"{folder} holds no installation of runway dev: not deleting it; name another folder with --data")
-    shutil.rmtree(folder)
+def check_bind(public: str) -> None:
+    """Refuses what is no address; empty is none given."""
+    host, _, port = public.rpartition(":")
+    if public and not (host and port.isascii() and port.isdigit() and 0 < int(port) < 65536):
+        raise ValueError(f"--bind is HOST:PORT, for example 127.0.0.1:7400; not {public}")
 
 
 async def run_dev(folder: Path, *, fresh: bool, split: Sequence[str], public: str, form: str) -> int:
-    """Runs an installation until SIGINT or SIGTERM; 0 after a clean stop, 1 when it could not run."""
-    if fresh:
-        forget(folder)
+    """Runs an installation until SIGINT, SIGTERM or SIGHUP; 0 after a clean stop, 1 when it could not run."""
     ending = asyncio.Event()
     loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         loop.add_signal_handler(number, ending.set)
     stack = DevStack(folder, groups_of(split), public=public, form=form)
+    try:
+        stack.claim(fresh=fresh)
+    except (EmbeddedError, OSError) as error:
+        stack.say("failed", f"could not start: {error}", error=str(error))
+        return 1
     ended = asyncio.create_task(ending.wait())
     starting = asyncio.create_task(stack.start())
     code = 0

@@ -37,6 +37,7 @@ async def test_publish_launch_list_describe_watch_events(stack: Stack) -> None:
         given = json.dumps({"item": "tea", "pieces": 3})
         run = json.loads(await runway(stack, "run", "launch", "hello", "-i", given, "--wait", "-o", "json"))
         assert (run["outcome"], run["output"]) == ("succeeded", "3 x tea for 3.09")
+        assert json.dumps(run["input"]["pieces"]) == "3"
         run_id = run["run_id"]
         lines = (await runway(stack, "run", "list", "-o", "jsonl")).splitlines()
         assert any(json.loads(line)["run_id"] == run_id for line in lines)
@@ -57,6 +58,7 @@ async def test_publish_launch_list_describe_watch_events(stack: Stack) -> None:
     shards = json.loads(await runway(stack, "shard", "list", "-o", "json"))
     assert len(shards) == 64
     assert all(shard["leader"] for shard in shards)
+    assert all(shard["live_leases"] == 0 for shard in shards)
 
 
 async def test_refusals_have_a_sentence_and_an_exit_code(stack: Stack) -> None:
@@ -64,7 +66,13 @@ async def test_refusals_have_a_sentence_and_an_exit_code(stack: Stack) -> None:
     await runway(stack, "run", "launch", "hello", "-i", '{"item": 5}', code=1)
     await runway(stack, "run", "launch", "hello", "-i", "{nonsense", code=2)
     await runway(stack, "run", "describe", "00000000-0000-7000-8000-000000000000", code=1)
-    await runway(stack, "run", "launch", "hello", "--class", "royal", code=1)
+    await runway(stack, "run", "watch", "00000000-0000-7000-8000-000000000000", code=1)
+    await runway(stack, "run", "launch", "hello", "--class", "royal", code=2)
+    await runway(stack, "run", "list", "--state", "nosuch", code=2)
+    for name in ("nosuch", "./README.md", "runway_sdk.examples.hello:nosuch", "runway_sdk.examples.hello:price"):
+        await runway(stack, "workflow", "publish", name, code=2)
+        await runway(stack, "worker", "run", name, code=2)
+    await runway(stack, "worker", "run", "runway_sdk.examples.hello:flow", "--profile", "/nosuch", code=1)
     run = await stack.client.launch("hello", {"item": "milk", "pieces": 1})
     answer = json.loads(await runway(stack, "run", "cancel", run.run_id, "--reason", "none left", "-o", "json"))
     assert answer["phase"] in ("enforced", "quiesced")

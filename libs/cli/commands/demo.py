@@ -15,20 +15,21 @@ def demo(
     repo: str = typer.Option("", "--repo", help="a git repository to work on (a clone of it); a sample where not given"),
     data: Path = typer.Option(Path("build/demo"), help="folder for the demo; what an earlier demo left there is deleted"),
 ) -> None:
-    """Shows a crash survived: about twenty seconds, on embedded PostgreSQL and etcd."""
+    """Shows a crash survived: about ten seconds, on embedded PostgreSQL and etcd."""
 
     async def work() -> int:
         from runway_sdk.errors import RunwayError
         from runway_sdk.testing import StackError
 
-        from libs.cli.demo.remote import DemoError, prepare
+        from libs.cli.demo.remote import DemoError, owned, prepare
         from libs.cli.demo.report import Reporter
         from libs.cli.demo.story import tell
 
         reporter = Reporter(time.monotonic)
         try:
-            remote = prepare(data, repo, reporter)
-            return 0 if await tell(data, remote, reporter) else EXIT_REFUSED
+            with owned(data):
+                remote = prepare(data, repo, reporter)
+                return 0 if await tell(data, remote, reporter) else EXIT_REFUSED
         except (DemoError, StackError, RunwayError) as error:
             reporter.fail(str(error))
             return EXIT_REFUSED

@@ -1,5 +1,6 @@
 """`runway run …`: launch, list, describe, watch, cancel, events, wait."""
 
+from collections.abc import Mapping
 from datetime import timedelta
 from typing import Any
 
@@ -9,6 +10,7 @@ from libs.cli.output import (
     EXIT_REFUSED,
     FORM,
     Form,
+    one_of,
     parse_json,
     plain,
     rows_of,
@@ -37,12 +39,18 @@ def _summary(run: Any) -> dict[str, Any]:
     return row
 
 
+def _show(summary: Mapping[str, Any], form: Form) -> None:
+    """A run: to people what they ask about, to programs every field."""
+    keep = ("run_id", "workflow", "state", "outcome", "failure", "wait_reasons", "created_at", "finished_at", "output")
+    show_one({name: summary[name] for name in keep if summary.get(name)} if form is Form.text else summary, form)
+
+
 @app.command()
 def launch(
     workflow: str = typer.Argument(help="name (newest version), name@number, or digest"),
     input_: str = typer.Option("null", "--input", "-i", help="the run's input as JSON, or @file"),
     request_id: str = typer.Option("", help="names this launch: the same id is the same run"),
-    run_class: str = typer.Option("automation", "--class", help="interactive, automation, migration"),
+    run_class: str = typer.Option("automation", "--class", help="interactive, approval_resume, automation or migration"),
     priority: int = typer.Option(0, min=-1000, max=1000),
     deadline_s: float = typer.Option(0, help="seconds until the run expires; 0: the workflow's default"),
     budget_micros: int = typer.Option(-1, help="money it may use, in micros; -1: the default"),
@@ -55,10 +63,8 @@ def launch(
     async def work() -> int:
         from runway_sdk import Client
         from runway_sdk.client import CLASSES
-        from runway_sdk.errors import InvalidRequest
 
-        if run_class not in CLASSES:
-            raise InvalidRequest(f"no class {run_class!r}", field="run_class", remedy=f"use one of {', '.join(CLASSES)}")
+        one_of(run_class, CLASSES, "--class")
         async with Client() as client:
             run = await client.launch(
                 workflow,
@@ -72,7 +78,7 @@ def launch(
             if wait and run.outcome != "denied":
                 say(f"run {run.run_id} is stored; waiting")
                 run = await client.wait(run.run_id)
-        show_one(_summary(run), form)
+        _show(_summary(run), form)
         return EXIT_REFUSED if run.outcome in ("denied", "failed", "cancelled", "expired") else 0
 
     run_async(work)
@@ -90,12 +96,10 @@ def list_runs(
     async def work() -> None:
         from runway.launch.v1 import launch_service_pb2 as pb
         from runway_sdk import Client
-        from runway_sdk.errors import InvalidRequest
 
-        names = {short(name, "RUN_STATE_"): number for name, number in pb.RunState.items()}
+        names = {short(name, "RUN_STATE_"): number for name, number in pb.RunState.items() if number}
         for wanted in state:
-            if wanted not in names:
-                raise InvalidRequest(f"no state {wanted!r}", field="state", remedy=f"use one of {', '.join(sorted(names))}")
+            one_of(wanted, names, "--state")
         async with Client() as client:
             page = await client.list_runs(states=[names[wanted] for wanted in state], workflow=workflow, page_size=limit)
         show_rows([_summary(run) for run in page.runs], ["run_id", "workflow", "state", "outcome", "created_at"], form)
@@ -132,8 +136,7 @@ def describe(run_id: str = RUN, form: Form = FORM) -> None:
             whole = {**summary, "steps": step_rows, "attempts": attempt_rows, "effects": effect_rows}
             show_one({**whole, "artifacts": rows_of(artifacts)}, form)
             return
-        keep = ("run_id", "workflow", "state", "outcome", "failure", "wait_reasons", "created_at", "finished_at", "output")
-        show_one({name: summary[name] for name in keep if name in summary}, form)
+        _show(summary, form)
         for title, rows, columns in (
             ("steps", step_rows, ["step_key", "state", "attempts", "wait_reason"]),
             ("attempts", attempt_rows, ["step_key", "attempt_number", "state", "lease_epoch", "authority_epoch", "worker_id"]),
@@ -149,12 +152,13 @@ def describe(run_id: str = RUN, form: Form = FORM) -> None:
 
 @app.command()
 def watch(run_id: str = RUN, after: int = typer.Option(0, help="resume after this sequence"), form: Form = FORM) -> None:
-    """The run's log as it grows, until the run is terminal."""
+    """The run's log as it grows, until the run is terminal. A stream: with json, as with jsonl, one object a line."""
 
     async def work() -> int:
         from runway_sdk import Client
 
         async with Client() as client:
+            await client.get(run_id)  # a stream resumes for as long as it takes; that it can begin is known now
             async for item in client.watch(run_id, after):
                 row = plain(item)
                 if item.WhichOneof("item") == "event":
@@ -183,7 +187,7 @@ def wait(
 
         async with Client() as client:
             run = await client.wait(run_id, settled=settled, timeout_s=timeout_s)
-        show_one(_summary(run), form)
+        _show(_summary(run), form)
         return 0 if run.outcome == "succeeded" else EXIT_REFUSED
 
     run_async(work)

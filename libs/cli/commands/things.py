@@ -1,16 +1,30 @@
 """`runway workflow|effect|case|shard|worker …`: what is there, and the few things to do about it."""
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import typer
 
-from libs.cli.output import FORM, Form, parse_json, plain, rows_of, run_async, say, short, show_one, show_rows
+from libs.cli.output import FORM, Form, parse_json, plain, rows_of, run_async, say, short, show_one, show_rows, wrong_usage
+
+if TYPE_CHECKING:
+    from runway_sdk import Workflow
 
 workflow_app = typer.Typer(help="Workflow versions.", no_args_is_help=True)
 effect_app = typer.Typer(help="The effect ledger.", no_args_is_help=True)
 case_app = typer.Typer(help="Effects whose outcome is unknown.", no_args_is_help=True)
 shard_app = typer.Typer(help="The scheduler's shards.", no_args_is_help=True)
 worker_app = typer.Typer(help="Worker processes.", no_args_is_help=True)
+
+
+def _load(name: str) -> "Workflow":
+    """The workflow of that name; what is none is wrong usage. An error inside the module is its author's to see whole."""
+    from runway_sdk.serve import load_workflow
+
+    try:
+        return load_workflow(name)
+    except SystemExit as error:
+        wrong_usage(str(error))
 
 
 @workflow_app.command()
@@ -23,10 +37,10 @@ def publish(
 
     async def work() -> None:
         from runway_sdk import Client
-        from runway_sdk.serve import load_workflow
 
+        found = _load(workflow)
         async with Client() as client:
-            answer = await client.publish(load_workflow(workflow), validate_only=validate_only)
+            answer = await client.publish(found, validate_only=validate_only)
         version = answer.version
         show_one(
             {"workflow": f"{version.name}@{version.number}", "digest": version.digest, "build": version.spec.build}
@@ -78,7 +92,10 @@ def list_tools(form: Form = FORM) -> None:
         from runway_sdk import Client
 
         async with Client() as client:
-            show_rows(rows_of(await client.tools()), ["name", "kind", "replay_class", "description"], form)
+            rows = rows_of(await client.tools())
+        for row in rows:
+            row["replay_class"] = short(row["replay_class"], "REPLAY_CLASS_")
+        show_rows(rows, ["name", "kind", "replay_class", "description"], form)
 
     run_async(work)
 
@@ -146,8 +163,6 @@ def list_shards(form: Form = FORM) -> None:
 
         async with Client() as client:
             rows = rows_of(await client.shards())
-        for row in rows:
-            row.setdefault("shard_id", 0)
         show_rows(rows, ["shard_id", "leader", "address", "authority_epoch", "ready_tickets", "live_leases"], form)
 
     run_async(work)
@@ -175,4 +190,6 @@ def run_worker(
     """Runs a worker here until Ctrl-C; the first drains, the second ends at once."""
     from runway_sdk import serve
 
+    for name in workflows:
+        _load(name)
     serve.main([*workflows, "--slots", str(slots), *(["--profile", str(profile)] if profile else [])])

@@ -3,9 +3,13 @@
 The user's repository is only ever cloned; `unchanged` compares all its refs and its working state before and after.
 """
 
+import fcntl
 import os
+import shlex
 import shutil
 import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -69,21 +73,43 @@ def fingerprint(repository: Path) -> str:
     return refs if bare else refs + _git(repository, "status", "--porcelain")
 
 
+@contextmanager
+def owned(data: Path) -> Iterator[None]:
+    """The demo's folder, for this process alone: a second demo would delete what the first one runs on."""
+    data = data.resolve()
+    if data.exists() and not data.is_dir():
+        raise DemoError(f"{data} is not a folder")
+    data.mkdir(parents=True, exist_ok=True)
+    lock = os.open(data, os.O_RDONLY)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield
+    except BlockingIOError:
+        raise DemoError(f"another demo runs in {data}: wait for it, or name another folder with --data") from None
+    finally:
+        os.close(lock)
+
+
 def prepare(data: Path, repo: str, reporter: Reporter) -> Remote:
     """Empties the demo's folder and makes the remote."""
     data = data.resolve()
     if shutil.which("git") is None:
         raise DemoError("git is not installed")
-    if data.exists() and any(data.iterdir()) and not (data / MARK).exists():
+    if any(data.iterdir()) and not (data / MARK).exists():
         raise DemoError(f"{data} holds something else than an earlier demo: not deleting it; name another folder with --data")
-    shutil.rmtree(data, ignore_errors=True)
-    data.mkdir(parents=True)
+    for path in data.iterdir():
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path, ignore_errors=True)
+        else:
+            path.unlink()
     (data / MARK).touch()
     source = Path(repo).expanduser().resolve() if repo else _sample(data / "sample")
     if not source.is_dir():
         raise DemoError(f"{source} is no folder")
     if not _git(source, "rev-parse", "--git-dir", check=False).strip():
         raise DemoError(f"{source} is no git repository")
+    if top := _git(source, "rev-parse", "--show-toplevel", check=False).rstrip("\n"):
+        source = Path(top)  # a folder inside a working tree stands for all of it
     if not _git(source, "rev-parse", "--verify", "--quiet", "HEAD", check=False).strip():
         raise DemoError(f"{source} has no commit yet")
     before = fingerprint(source)
@@ -92,7 +118,7 @@ def prepare(data: Path, repo: str, reporter: Reporter) -> Remote:
     log = (data / "pushes.log").resolve()
     hook = path / "hooks" / "post-receive"
     hook.parent.mkdir(exist_ok=True)
-    hook.write_text(f"#!/bin/sh\ncat >> '{log}'\n")
+    hook.write_text(f"#!/bin/sh\ncat >> {shlex.quote(str(log))}\n")
     hook.chmod(0o755)
     _git(path, "config", "core.hooksPath", str(hook.parent))  # the remote's own, whatever the pusher's configuration says
     reporter.say(f"repository {source if repo else 'sample'}: cloned to a bare remote; the original is only read")

@@ -246,8 +246,3 @@ def _attempt(attempt: Any, sc: Any) -> str:
     state = sc.AttemptState.Name(attempt.state).removeprefix("ATTEMPT_STATE_").lower()
     epochs = f"authority {attempt.authority_epoch}, lease {attempt.lease_epoch}"
     return f"{attempt.step_key} #{attempt.attempt_number}  {state}  {epochs}  {attempt.worker_id}"
-
-
-def _effect(effect: Any, gw: Any) -> str:
-    state = gw.EffectState.Name(effect.state).removeprefix("EFFECT_STATE_").lower()
-    return f"{effect.slot}: {effect.tool}, {state}, {effect.dispatches} dispatch; {effect.evidence}"

@@ -69,7 +69,12 @@ def find_target(start: Path | None = None) -> Target:
 
 def read_profile(profile: Path) -> Target:
     """The installation that a profile file names."""
-    found = json.loads(profile.read_text())
+    try:
+        found = json.loads(profile.read_text())
+    except (OSError, ValueError) as error:
+        raise RunwayError(
+            f"{profile} is no profile: {error}", reason="NO_TARGET", remedy="name the profile.json that `runway dev` wrote"
+        ) from None
     return Target(
         found["address"],
         found["api_key"],

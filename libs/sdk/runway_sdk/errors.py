@@ -188,7 +188,9 @@ def error_of(error: grpc.aio.AioRpcError) -> RunwayError:
         if key == "grpc-status-details-bin":
             return _from_status(status_pb2.Status.FromString(raw), code)
     kind = _BY_CODE.get(code, RunwayError)
-    return kind(str(error.details() or code.name), code=code, reason="" if kind is not RunwayError else code.name)
+    remedy = "check that the installation runs and that this is its address" if code is grpc.StatusCode.UNAVAILABLE else ""
+    reason = "" if kind is not RunwayError else code.name
+    return kind(str(error.details() or code.name), code=code, reason=reason, remedy=remedy)
 
 
 def _from_status(status: status_pb2.Status, code: grpc.StatusCode) -> RunwayError:

@@ -18,6 +18,7 @@ from pathlib import Path
 from runway.scheduler.v1 import worker_service_pb2 as pb
 
 from runway_sdk.connection import find_target, read_profile
+from runway_sdk.errors import RunwayError
 from runway_sdk.worker import Worker
 from runway_sdk.workflow import Workflow
 
@@ -25,11 +26,13 @@ from runway_sdk.workflow import Workflow
 def load_workflow(name: str) -> Workflow:
     """The workflow that `module:attribute` names; the attribute defaults to `flow`."""
     module, _, attribute = name.partition(":")
+    if not all(part.isidentifier() for part in module.split(".")):
+        raise SystemExit(f"{name} is no module; name a workflow as MODULE:NAME, for example my_flows:flow for my_flows.py here")
     sys.path.insert(0, os.getcwd())
     try:
         found = getattr(importlib.import_module(module), attribute or "flow")
     except (ImportError, AttributeError) as error:
-        raise SystemExit(f"{name}: {error}") from None
+        raise SystemExit(f"{name}: {error}; name a workflow as MODULE:NAME, its folder is this one or installed") from None
     if not isinstance(found, Workflow):
         raise SystemExit(f"{name} is a {type(found).__name__}, not a workflow; name one as MODULE:NAME")
     return found
@@ -93,14 +96,21 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--record-leases", type=Path, help=argparse.SUPPRESS)
     given = parser.parse_args(arguments)
     logging.basicConfig(level=os.environ.get("RUNWAY_LOG_LEVEL", "WARNING"), format="%(asctime)s %(name)s %(message)s")
-    worker = Worker(
-        [load_workflow(name) for name in given.workflows],
-        target=read_profile(given.profile) if given.profile else find_target(),
-        slots=given.slots,
-        worker_id=given.worker_id,
-        on_lease=recorder(given.record_leases) if given.record_leases else None,
-    )
-    asyncio.run(serve(worker))
+    workflows = [load_workflow(name) for name in given.workflows]
+    try:
+        target = read_profile(given.profile) if given.profile else find_target()
+        worker = Worker(
+            workflows,
+            target=target,
+            slots=given.slots,
+            worker_id=given.worker_id,
+            on_lease=recorder(given.record_leases) if given.record_leases else None,
+        )
+        names = ", ".join(workflow.name for workflow in workflows)
+        print(f"{worker.worker_id} works on {names} for {target.address}; Ctrl-C drains", file=sys.stderr, flush=True)
+        asyncio.run(serve(worker))
+    except RunwayError as error:
+        raise SystemExit(f"the worker ended: {error}") from None
 
 
 if __name__ == "__main__":

@@ -33,6 +33,8 @@ log = logging.getLogger("runway.worker")
 CLAIM_WAIT_S = 20
 STOP_S = 5.0
 """How long a step may take to end once it is cancelled; then it is left behind."""
+QUIET_PAUSE_S = 0.4
+"""A worker says that nobody answers once it pauses this long between claims: after three of them."""
 
 
 @dataclass(slots=True)
@@ -70,6 +72,7 @@ class Worker:
         self._freed = asyncio.Event()
         self._draining = asyncio.Event()
         self._on_lease = on_lease
+        self._away = False
         self._reporter = Reporter(self._complete)
         self._connection: Connection | None = None
 
@@ -119,6 +122,9 @@ class Worker:
             if leases is None:
                 pause_s = min(pause_s * 2, 2.0)
                 continue
+            if self._away:
+                self._away = False
+                log.warning("the installation answers again")
             pause_s, claim_id = 0.05, secrets.token_bytes(16)
             for lease in leases:
                 self._begin(lease)
@@ -137,9 +143,10 @@ class Worker:
         except (Unauthenticated, InvalidRequest):
             raise  # no later claim fares better
         except RunwayError as refused:
-            if not isinstance(refused, Unavailable):
-                log.warning("a claim was refused, again soon: %s", refused)
-            await asyncio.sleep(max(pause_s, refused.retry_after_ms / 1000))
+            if not self._away and (pause_s >= QUIET_PAUSE_S or not isinstance(refused, Unavailable)):
+                self._away = True
+                log.warning("no work can be had now, asking again: %s", refused)
+            await asyncio.wait({draining}, timeout=max(pause_s, refused.retry_after_ms / 1000))
             return None
         finally:
             asking.cancel()
@@ -221,6 +228,7 @@ class Worker:
             raise
         except (Exception, SystemExit) as error:  # a step that exits must not end the worker
             log.warning("attempt %s of %s failed: %s", lease.attempt_id.hex(), lease.step_key, type(error).__name__)
+            log.debug("how it failed", exc_info=error)
             completion.failure.CopyFrom(failure_of(error))
 
     # -- reporting
