@@ -135,7 +135,18 @@ class Database:
 
     @asynccontextmanager
     async def tx(self) -> AsyncIterator[Tx]:
-        """A READ COMMITTED transaction: committed when the block ends, undone when it raises."""
+        """A READ COMMITTED transaction: committed when the block ends, undone when it raises.
+
+        Undone by the server because of a neighbour's locks, it is AUTHORITY_UNREACHABLE: the same call may be repeated.
+        """
+        try:
+            async with self._transaction() as tx:
+                yield tx
+        except RETRYABLE as problem:
+            raise away(self.name) from problem
+
+    @asynccontextmanager
+    async def _transaction(self) -> AsyncIterator[Tx]:
         async with self._connection() as connection:
             warnings = connection.warnings  # while the connection is certainly ours
             transaction = connection.transaction()
@@ -177,7 +188,7 @@ class Database:
         """Runs `work` in a transaction; once more when a neighbour's locks made the server undo it."""
         for last in (False, True):
             try:
-                async with self.tx() as tx:
+                async with self._transaction() as tx:
                     return await work(tx)
             except RETRYABLE as problem:
                 if last:

@@ -69,6 +69,7 @@ async def compose(host: Host) -> Service:
             default_budget_micros=settings.default_budget_micros,
             default_budget_tokens=settings.default_budget_tokens,
             enforce_deadline_ms=settings.enforce_deadline_ms,
+            input_limit_bytes=settings.input_limit_bytes,
         ),
     )
     control = replace(ports, db=LaunchDatabase(control_db, relay, host.ids), reads=LaunchReads(control_db))

@@ -281,13 +281,14 @@ class Hub(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Settings that the verbs need; money in micros, times in milliseconds."""
+    """Settings that the verbs need; money in micros, times in milliseconds, sizes in bytes."""
 
     default_deadline_ms: int
     max_deadline_ms: int
     default_budget_micros: int
     default_budget_tokens: int
     enforce_deadline_ms: int
+    input_limit_bytes: int
 
 
 class Database(Protocol):

@@ -27,6 +27,8 @@ class LaunchSettings(RunwaySettings):
     """Tokens of a run that names no budget."""
     enforce_deadline_ms: int = Field(default=1_500, gt=0)
     """How long a cancel waits for the points before it answers; the outbox goes on raising."""
+    input_limit_bytes: int = Field(default=1_048_576, gt=0)
+    """Largest input of a run."""
     launches_per_s: int = Field(default=10_000, gt=0)
     """Launches a second that one tenant may ask of this process."""
     launch_burst: int = Field(default=20_000, gt=0)

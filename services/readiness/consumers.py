@@ -59,11 +59,19 @@ async def apply(ports: Ports, raws: Sequence[bytes]) -> tuple[int, list[inbox_pb
     """Applies a delivery; one verdict per event. What cannot be stored now raises, and all of it comes again."""
     batch = Batch()
     verdicts = []
-    for raw in raws:
+    launches: dict[int, UUID] = {}
+    for number, raw in enumerate(raws):
         try:
+            before = len(batch.launched)
             batch.take(raw)
+            if len(batch.launched) > before:
+                launches[number] = batch.launched[-1].run_id
             verdicts.append(inbox_pb2.EventVerdict(verdict=inbox_pb2.VERDICT_APPLIED))
         except Refusal as refusal:
             verdicts.append(inbox_pb2.EventVerdict(verdict=inbox_pb2.VERDICT_REFUSED, reason=str(refusal)))
-    await apply_facts(ports, batch.facts)
+    left = await apply_facts(ports, batch.facts)
+    for number, run_id in launches.items():
+        if run_id in left:
+            text = "launch does not know the run's version"
+            verdicts[number] = inbox_pb2.EventVerdict(verdict=inbox_pb2.VERDICT_RETRY, reason=text)
     return ports.db.incarnation, verdicts

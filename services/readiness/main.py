@@ -29,7 +29,7 @@ async def compose(host: Host) -> Service:
     store = ReadinessDatabase(db, relay, host.ids)
     versions = VersionClient(store, host.peers)
     cache = StepCache(settings.cache_runs, settings.cache_run_bytes)
-    ports = Ports(store, store, versions, cache, EventNotices(host.ids), host.clock)
+    ports = Ports(store, store, versions, cache, EventNotices(host.ids), host.clock, settings.ticket_limit_bytes)
     servicer = ReadinessServicer(store, versions, OwnerClient(host.peers))
     return Composed(
         name="readiness",

@@ -211,3 +211,4 @@ class Ports:
     cache: Cache
     notices: Notices
     clock: Clock
+    ticket_limit_bytes: int

@@ -23,3 +23,5 @@ class ReadinessSettings(RunwaySettings):
     """Most bytes of outputs of a run that is kept in memory."""
     early_keep_ms: int = Field(default=3_600_000, gt=0)
     """How long a closing that overtook its launch is remembered."""
+    ticket_limit_bytes: int = Field(default=4_194_304, gt=0)
+    """Largest input of a step: the run's and its predecessors' outputs. A worker takes many of them in one message."""

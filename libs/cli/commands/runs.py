@@ -79,7 +79,7 @@ def launch(
                 say(f"run {run.run_id} is stored; waiting")
                 run = await client.wait(run.run_id)
         _show(_summary(run), form)
-        return EXIT_REFUSED if run.outcome in ("denied", "failed", "cancelled", "expired") else 0
+        return 0 if run.outcome == "succeeded" or not (wait or run.outcome) else EXIT_REFUSED
 
     run_async(work)
 

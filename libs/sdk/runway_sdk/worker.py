@@ -277,7 +277,7 @@ class Worker:
             for live in due
         ]
         request = pb.HeartbeatAttemptsRequest(worker_id=self.worker_id, heartbeats=beats)
-        shortest = min(live.interval_s for live in due)
+        shortest = min(live.interval_s for live in self._live.values() or due)  # a silent call delays the beats of all
         try:
             answer = await self._connection.call(self._control.HeartbeatAttempts, request, timeout_s=max(1.0, shortest))
         except RunwayError as error:

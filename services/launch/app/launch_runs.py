@@ -77,6 +77,13 @@ def _launch(ports: Ports, ask: LaunchAsk, run_id: UUID, now_ms: int) -> Launch:
 
 def check(ports: Ports, ask: LaunchAsk) -> None:
     """Refuses what no launch may ask."""
+    if len(ask.input) > ports.limits.input_limit_bytes:
+        raise Refusal(
+            Reason.TOO_LARGE,
+            f"input has {len(ask.input)} bytes, and {ports.limits.input_limit_bytes} are the most",
+            field="input",
+            remedy="store the data elsewhere and launch with its address",
+        )
     if ask.deadline_in_ms < 0 or ask.deadline_in_ms > ports.limits.max_deadline_ms:
         raise invalid_field("deadline", f"must be between 0 and {ports.limits.max_deadline_ms} ms", "ask for less")
     if ask.budget_micros < 0:

@@ -20,14 +20,16 @@ from services.readiness.domain.steps import (
     close,
     end_of,
     finish_attempt,
+    refuse_oversized,
     resolve_effect,
     retry_due,
 )
 from services.readiness.ports import ACTIVE, CLOSED, FINISHED, Facts, Notice, Ports, RunFacts, Tx, UnknownVersions
 
 
-async def apply_facts(ports: Ports, facts: Facts) -> None:
-    """Applies a delivery; repeats and late facts change nothing."""
+async def apply_facts(ports: Ports, facts: Facts) -> set[UUID]:
+    """Applies a delivery; repeats and late facts change nothing. Launched runs whose version launch does not know (yet), and
+    which must be told again."""
     graphs = await ports.versions.graphs(sorted({run.digest for run in facts.launched}))
     known = replace(facts, launched=[run for run in facts.launched if run.digest in graphs])
     try:
@@ -35,6 +37,7 @@ async def apply_facts(ports: Ports, facts: Facts) -> None:
     except UnknownVersions as unknown:
         await ports.versions.graphs(unknown.digests)
         await _apply(ports, known)
+    return {run.run_id for run in facts.launched if run.digest not in graphs}
 
 
 async def _apply(ports: Ports, facts: Facts) -> None:
@@ -133,6 +136,7 @@ async def _save(
         if not view.touched and run_id not in closed:
             continue
         run = runs[run_id]
+        refuse_oversized(view, len(run.input), ports.ticket_limit_bytes)
         done = view.finished
         state = FINISHED if done else CLOSED if run_id in closed else ACTIVE
         moved = replace(run, state=state, version=run.version + 1)

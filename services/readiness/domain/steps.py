@@ -232,6 +232,21 @@ def spread(view: RunView, ended: Iterable[str]) -> None:
                 queue.append(key)
 
 
+def refuse_oversized(view: RunView, run_input_bytes: int, limit: int) -> None:
+    """Fails steps that became ready with an input that no ticket could carry, and what depends on that."""
+    while True:
+        for step in view.touched.values():
+            needed = [view.steps[need.step] for need in view.graph.nodes[step.key].needs]
+            size = run_input_bytes + sum(len(before.output) for before in needed if before.state == StepState.SUCCEEDED)
+            if step.state == StepState.READY and size > limit:
+                break
+        else:
+            return
+        text = f"its input would be {size} bytes, and {limit} are the most: hand on artifacts instead"
+        view.put(replace(step, state=StepState.FAILED, failure=FailureFacts("validation", text, "TOO_LARGE")))
+        spread(view, [step.key])
+
+
 def holds(need: Need, steps: Mapping[str, Step]) -> bool | None:
     """Whether an edge's condition holds; None while its predecessor is not terminal. A skipped one satisfies only ALWAYS."""
     state = steps[need.step].state

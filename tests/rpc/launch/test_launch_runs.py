@@ -172,6 +172,7 @@ async def test_an_input_that_does_not_fit_names_the_place(bench: Bench) -> None:
         ({"project": "'; DROP TABLE run; --"}, "project"),
         ({"input": struct_pb2.Value(number_value=float(2**60))}, "input"),
         ({"labels": {"k": "v" * 300}}, "labels"),
+        ({"input": struct_pb2.Value(string_value="x" * 1_100_000)}, "input"),
     ],
 )
 async def test_bad_fields_are_named_and_nothing_is_stored(bench: Bench, changes: dict[str, object], field: str) -> None:

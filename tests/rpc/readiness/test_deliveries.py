@@ -181,6 +181,15 @@ async def test_an_output_that_breaks_its_promise_is_a_validation_failure(bench: 
     assert await bench.client.result(fits.run_id, timeout_s=10) == 12
 
 
+async def test_a_launch_whose_version_is_not_known_is_told_again(bench: Bench) -> None:
+    launched = ev.RunLaunched(
+        run_id=uuid4().bytes, tenant="acme", project="default", workflow_digest=b"?" * 32, build="1", epoch=1
+    )
+    run = await bench.client.launch("diamond", {})
+    verdicts = await bench.tell(ev.Event(run_launched=launched), done(run.run_id, "start"))
+    assert [item.verdict for item in verdicts] == [inbox_pb2.VERDICT_RETRY, inbox_pb2.VERDICT_APPLIED]
+
+
 async def test_other_tenants_and_garbage(bench: Bench) -> None:
     run = await bench.client.launch("diamond", {})
     await bench.ticket(run.run_id, "start")

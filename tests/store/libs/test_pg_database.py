@@ -249,6 +249,24 @@ async def test_a_deadlock_is_tried_again_once(db: Database, ids: SeededIds) -> N
     assert tries == 3
 
 
+async def test_a_deadlock_of_a_transaction_that_is_not_tried_again_is_unreachable(db: Database, ids: SeededIds) -> None:
+    first, second = ids.uuid7(), ids.uuid7()
+    for item in (first, second):
+        await db.fetch(INSERT, item, 0)
+    both_hold = asyncio.Barrier(2)
+
+    async def cross(one: UUID, other: UUID) -> None:
+        async with db.tx() as tx:
+            await tx.fetch(LOCK, one)
+            await both_hold.wait()
+            await tx.fetch(ADD, other)
+
+    ends = await asyncio.gather(cross(first, second), cross(second, first), return_exceptions=True)
+    (undone,) = [end for end in ends if end is not None]
+    assert isinstance(undone, Refusal)
+    assert (undone.reason, undone.detail) == (Reason.AUTHORITY_UNREACHABLE, {})
+
+
 async def test_mistakes_of_ours_are_not_called_an_outage(db: Database, ids: SeededIds) -> None:
     with pytest.raises(asyncpg.UndefinedTableError):
         await db.fetch(Statement("wrong", "SELECT 1 FROM nowhere"))

@@ -21,6 +21,7 @@ from services.readiness.domain.steps import (
     close,
     end_of,
     finish_attempt,
+    refuse_oversized,
     resolve_effect,
     retry_due,
 )
@@ -209,3 +210,20 @@ def test_versions_rise_once_a_transaction() -> None:
     apply(view, ended("a"))
     assert {key: step.version for key, step in view.touched.items()} == {"a": 2, "b": 2, "c": 2}
     assert isinstance(view.touched["a"], Step)
+
+
+def test_a_step_whose_input_no_ticket_carries_fails_and_what_needs_it_is_skipped() -> None:
+    view = view_of(DIAMOND)
+    apply(view, ended("a"))
+    refuse_oversized(view, 100, 105)
+    assert view.steps["b"].state == StepState.READY
+    apply(view, ended("b"), ended("c"))
+    refuse_oversized(view, 100, 109)
+    failed = view.steps["d"]
+    assert (failed.state, failed.failure and failed.failure.type) == (StepState.FAILED, "TOO_LARGE")
+    assert end_of(DIAMOND, view.steps).outcome == "failed"
+    chain = graph(node("a"), node("b", ("a", When.SUCCESS)), node("c", ("b", When.SUCCESS)))
+    view = view_of(chain)
+    apply(view, ended("a"))
+    refuse_oversized(view, 0, 1)
+    assert [step.state for step in view.steps.values()] == [StepState.SUCCEEDED, StepState.FAILED, StepState.SKIPPED]
