@@ -99,6 +99,10 @@ class Tx(Protocol):
         """Changed runs and steps."""
         ...
 
+    async def wait_for_births(self) -> None:
+        """Until every launch under way is committed; none begins before this transaction ends."""
+        ...
+
     async def remember_closed(self, run_ids: Sequence[UUID], now_ms: int) -> None:
         """Closings that overtook their launch."""
         ...

@@ -89,7 +89,10 @@ async def _begin(ports: Ports, tx: Tx, launched: Sequence[RunFacts], now: int) -
 async def _move(ports: Ports, tx: Tx, facts: Facts, named: set[UUID], now: int) -> list[tuple[RunFacts, RunView]]:
     """Applies facts to runs that are known."""
     runs = await tx.lock_runs(sorted(named))
-    await tx.remember_closed([run_id for run_id in facts.closed if run_id not in runs], now)
+    if unknown := sorted({run_id for run_id in facts.closed if run_id not in runs}):
+        await tx.wait_for_births()  # or its launch, under way elsewhere, would miss the note that is made here
+        runs |= await tx.lock_runs(unknown)
+        await tx.remember_closed([run_id for run_id in unknown if run_id not in runs], now)
     if facts.effects:
         await tx.save_resolutions(facts.effects)
     active = {run_id: run for run_id, run in runs.items() if run.state == ACTIVE}

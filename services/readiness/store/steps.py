@@ -129,6 +129,10 @@ class ReadinessTx:
             columns = [r.run_id for r in runs], [r.state for r in runs], [r.version for r in runs]
             await self._tx.fetch(_Q.save_runs, *columns)
 
+    async def wait_for_births(self) -> None:
+        """Until every launch under way is committed."""
+        await self._tx.fetch(_Q.wait_for_births)
+
     async def remember_closed(self, run_ids: Sequence[UUID], now_ms: int) -> None:
         """Closings that overtook their launch."""
         if run_ids:

@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from uuid import UUID, uuid4
 
+import asyncpg
 import pytest
 from google.protobuf import struct_pb2
 from runway.events.v1 import events_pb2 as ev
@@ -48,6 +49,7 @@ class Bench:
     host: Host
     client: Client
     scheduler: Peer
+    url: str
 
     async def tell(self, *events: ev.Event) -> list[inbox_pb2.EventVerdict]:
         request = inbox_pb2.DeliverRequest(service="readiness", events=[event.SerializeToString() for event in events])
@@ -75,7 +77,7 @@ async def bench(stack_db: StackDatabase) -> AsyncIterator[Bench]:
         key = await make_key(host)
         async with Client(Target(host.addresses.public, key)) as client:
             await client.publish(DIAMOND)
-            yield Bench(host, client, scheduler)
+            yield Bench(host, client, scheduler, urls["readiness"])
 
 
 def done(run_id: str, key: str, output: float = 1, ticket: int = 1, end: int = ev.ATTEMPT_END_SUCCEEDED) -> ev.Event:
@@ -135,6 +137,36 @@ async def test_a_closing_that_overtakes_its_launch_wins(bench: Bench) -> None:
     steps = await bench.client.steps(str(run_id))
     assert {item.state for item in steps} == {rd.STEP_STATE_CANCELLED}
     assert not bench.scheduler.facts("step_ready")
+
+
+BIRTH = """
+SELECT pg_advisory_xact_lock_shared(hashtextextended('readiness.births', 0));
+INSERT INTO run (run_id, tenant, project, digest, build, run_class, priority, deadline_ms, epoch, input, traceparent)
+SELECT '{new}', tenant, project, digest, build, run_class, priority, deadline_ms, epoch, input, traceparent
+  FROM run WHERE run_id = '{old}';
+INSERT INTO step (run_id, step_key, state, ticket_sequence, attempts, version)
+SELECT '{new}', step_key, state, ticket_sequence, attempts, version FROM step WHERE run_id = '{old}'
+"""
+WAITS = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted"
+
+
+@pytest.mark.requirement("dag.ready")
+async def test_a_closing_waits_for_a_launch_that_another_process_is_storing(bench: Bench) -> None:
+    run = await bench.client.launch("diamond", {})
+    await bench.ticket(run.run_id, "start")
+    run_id = uuid4()
+    other, watch = await asyncpg.connect(bench.url), await asyncpg.connect(bench.url)
+    try:
+        async with other.transaction():
+            await other.execute(BIRTH.format(new=run_id, old=run.run_id))
+            closing = ev.Event(run_closing=ev.RunClosing(run_id=run_id.bytes, epoch=2, outcome="cancelled"))
+            told = asyncio.create_task(bench.tell(closing))
+            await wait_until(lambda: watch.fetchval(WAITS), what="the closing waits")
+        await told
+    finally:
+        await other.close()
+        await watch.close()
+    assert {item.state for item in await bench.client.steps(str(run_id))} == {rd.STEP_STATE_CANCELLED}
 
 
 @pytest.mark.requirement("step.retry")

@@ -1,9 +1,11 @@
 -- Runs and steps of readiness. A run's row is the one lock of its steps.
 
 -- name: add_runs
--- New runs; a repeat of RunLaunched finds its run and changes nothing.
+-- New runs; a repeat of RunLaunched finds its run and changes nothing. The shared lock keeps off a closing of a run that is not
+-- known: it waits for births under way, or has committed its note before the next statement looks for it.
+WITH births AS MATERIALIZED (SELECT pg_advisory_xact_lock_shared(hashtextextended('readiness.births', 0)))
 INSERT INTO run (run_id, tenant, project, digest, build, run_class, priority, deadline_ms, epoch, input, traceparent)
-SELECT * FROM unnest($1::uuid[], $2::text[], $3::text[], $4::bytea[], $5::text[], $6::smallint[], $7::int[], $8::bigint[],
+SELECT a.* FROM births, unnest($1::uuid[], $2::text[], $3::text[], $4::bytea[], $5::text[], $6::smallint[], $7::int[], $8::bigint[],
                      $9::bigint[], $10::bytea[], $11::text[])
        AS a(run_id, tenant, project, digest, build, run_class, priority, deadline_ms, epoch, input, traceparent)
  ORDER BY run_id
@@ -55,6 +57,10 @@ ON CONFLICT (run_id, step_key, slot) DO UPDATE SET version = excluded.version, s
 -- Outcomes known of these steps.
 SELECT run_id, step_key, slot, version, state FROM effect_resolution
  WHERE (run_id, step_key) IN (SELECT * FROM unnest($1::uuid[], $2::text[]));
+
+-- name: wait_for_births
+-- Before a run is called unknown: waits until every launch under way is committed.
+SELECT pg_advisory_xact_lock(hashtextextended('readiness.births', 0));
 
 -- name: remember_closed
 -- Closings of runs that are not known yet.
