@@ -28,7 +28,8 @@ async def compose(host: Host) -> Service:
     relay = Relay(db, PeerSender(host.peers), host.clock)
     store = ReadinessDatabase(db, relay, host.ids)
     versions = VersionClient(store, host.peers)
-    cache = StepCache(settings.cache_runs, settings.cache_run_bytes)
+    cache = StepCache(settings.cache_runs, settings.cache_run_bytes, settings.cache_bytes)
+    db.on_incarnation_changed(lambda _: cache.clear())
     ports = Ports(store, store, versions, cache, EventNotices(host.ids), host.clock, settings.ticket_limit_bytes)
     servicer = ReadinessServicer(store, versions, OwnerClient(host.peers))
     return Composed(

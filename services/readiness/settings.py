@@ -21,6 +21,8 @@ class ReadinessSettings(RunwaySettings):
     """Runs whose steps are kept in memory."""
     cache_run_bytes: int = Field(default=262_144, ge=0)
     """Most bytes of outputs of a run that is kept in memory."""
+    cache_bytes: int = Field(default=67_108_864, ge=0)
+    """Most bytes of outputs of all runs that are kept in memory."""
     early_keep_ms: int = Field(default=3_600_000, gt=0)
     """How long a closing that overtook its launch is remembered."""
     ticket_limit_bytes: int = Field(default=4_194_304, gt=0)

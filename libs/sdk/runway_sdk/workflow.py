@@ -260,7 +260,12 @@ def workflow(
         deadline=deadline,
         description=description,
     )
-    known = {identifier(key) for key in keys} | {"run"}
+    by_name: dict[str, str] = {"run": "the run's input"}
+    for key in keys:
+        if taken := by_name.get(identifier(key)):
+            raise WorkflowError(f"workflow {name!r}: step {key!r} and {taken!r} would be one parameter: name one differently")
+        by_name[identifier(key)] = key
+    known = set(by_name)
     for found in steps:
         for parameter in found.parameters:
             if parameter.name not in known:

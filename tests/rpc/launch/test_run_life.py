@@ -234,6 +234,30 @@ async def test_a_failed_graph_fails_the_run_with_its_step(bench: Bench) -> None:
     assert (final.failure.failure_class, final.failure.message) == ("attempt", "step push: boom")
 
 
+async def postings(bench: Bench) -> dict[str, int]:
+    connection = await asyncpg.connect(bench.url)
+    try:
+        rows = await connection.fetch("SELECT kind, debit, credit, micros FROM ledger_posting ORDER BY at_ms, kind")
+    finally:
+        await connection.close()
+    account: dict[str, int] = {}
+    for row in rows:
+        account[row["debit"]] = account.get(row["debit"], 0) - row["micros"]
+        account[row["credit"]] = account.get(row["credit"], 0) + row["micros"]
+    return account
+
+
+async def test_what_was_used_beyond_the_budget_comes_from_what_is_free(bench: Bench) -> None:
+    run = await bench.client.launch("plain", budget_micros=1000)
+    fact = events_pb2.UsageSettled(run_id=UUID(run.run_id).bytes, sequence=1, used_micros=1300)
+    await bench.tell(events_pb2.Event(usage_settled=fact))
+    await bench.tell(finished(run))
+    await bench.client.wait(run.run_id, settled=True)
+    balances = await bench.balances()
+    assert (balances.reserved_micros, balances.spent_micros) == (0, 1300)
+    assert await postings(bench) == {"tenant:free": -1300, "run:reserved": 0, "tenant:spent": 1300}
+
+
 async def test_usage_settles_once_and_later_usage_is_an_adjustment(bench: Bench) -> None:
     run = await bench.client.launch("plain", budget_micros=1000)
 
@@ -248,15 +272,7 @@ async def test_usage_settles_once_and_later_usage_is_an_adjustment(bench: Bench)
     assert (balances.reserved_micros, balances.spent_micros) == (0, 300)
     await bench.tell(used(3, 350), used(3, 350))
     assert (await bench.balances()).spent_micros == 350
-    connection = await asyncpg.connect(bench.url)
-    try:
-        rows = await connection.fetch("SELECT kind, debit, credit, micros FROM ledger_posting ORDER BY at_ms, kind")
-    finally:
-        await connection.close()
-    account: dict[str, int] = {}
-    for row in rows:
-        account[row["debit"]] = account.get(row["debit"], 0) - row["micros"]
-        account[row["credit"]] = account.get(row["credit"], 0) + row["micros"]
+    account = await postings(bench)
     assert account == {"tenant:free": -350, "run:reserved": 0, "tenant:spent": 350}
     assert sum(account.values()) == 0
 

@@ -106,3 +106,12 @@ def test_values_travel_unchanged_and_what_cannot_is_refused() -> None:
 )
 def test_failures_carry_a_class_that_policy_knows(error: Exception, failure_class: str) -> None:
     assert failure_of(error).failure_class == failure_class
+
+
+@pytest.mark.parametrize("keys", [("a-b", "a_b"), ("run", "other")])
+def test_steps_that_would_be_one_parameter_are_refused(keys: tuple[str, str]) -> None:
+    def nothing() -> None:
+        return None
+
+    with pytest.raises(WorkflowError, match="one parameter"):
+        workflow("twins", steps=[step(key=key)(nothing) for key in keys])

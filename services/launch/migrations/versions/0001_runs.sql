@@ -121,7 +121,7 @@ CREATE TABLE run_event (
 -- Double entry: each row moves an amount from one account to another. Accounts: `tenant:free`, `run:reserved`, `tenant:spent`.
 CREATE TABLE ledger_posting (
     run_id uuid NOT NULL,
-    kind text NOT NULL,                          -- reserve, settle, release, adjust
+    kind text NOT NULL,                          -- reserve, settle, overrun, release, adjust
     sequence bigint NOT NULL,
     tenant text NOT NULL,
     debit text NOT NULL,

@@ -81,8 +81,11 @@ moved AS (
     RETURNING r.run_id, r.tenant, r.state, r.budget_micros, r.used_micros),
 settled AS (
     INSERT INTO ledger_posting (run_id, kind, sequence, tenant, debit, credit, micros, at_ms)
-    SELECT run_id, 'settle', 1, tenant, 'run:reserved', 'tenant:spent', used_micros, $6::bigint
-      FROM moved WHERE state >= 9 AND used_micros > 0
+    SELECT run_id, 'settle', 1, tenant, 'run:reserved', 'tenant:spent', least(used_micros, budget_micros), $6::bigint
+      FROM moved WHERE state >= 9 AND least(used_micros, budget_micros) > 0
+    UNION ALL
+    SELECT run_id, 'overrun', 1, tenant, 'tenant:free', 'tenant:spent', used_micros - budget_micros, $6::bigint
+      FROM moved WHERE state >= 9 AND used_micros > budget_micros
     UNION ALL
     SELECT run_id, 'release', 1, tenant, 'run:reserved', 'tenant:free', budget_micros - used_micros, $6::bigint
       FROM moved WHERE state >= 9 AND budget_micros > used_micros)
