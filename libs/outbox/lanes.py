@@ -1,6 +1,8 @@
 """Authoritative for what of one receiver and lane waits in memory, and when it may be sent. No I/O.
 
-Can go wrong: more waits than there is room for. Then the lane takes no more and the rest stays in the table.
+Can go wrong: more waits than there is room for. Then the lane takes no more and the rest stays in the table. A timer fires
+early, or time moves between two looks at the clock: at one and the same moment a lane that has something either gives a batch
+or says how long it still waits, or is full of batches in flight; never none of them, or what waits would wait for ever.
 """
 
 from collections import deque
@@ -8,6 +10,9 @@ from collections.abc import Iterable
 
 from libs.outbox.model import Outgoing
 from libs.outbox.settings import RelaySettings
+
+GRAIN_S = 0.0005
+"""A shorter wait is none: the event loop's timers know whole milliseconds."""
 
 
 class Lane:
@@ -53,7 +58,7 @@ class Lane:
 
     def take(self, now_s: float) -> list[Outgoing]:
         """The next batch, when one may be sent now; else nothing."""
-        if self.in_flight >= self._settings.in_flight or now_s < self._not_before_s or self.waits_s(now_s) > 0:
+        if self.in_flight >= self._settings.in_flight or self.waits_s(now_s) > 0:
             return []
         batch: list[Outgoing] = []
         size = 0
@@ -67,11 +72,14 @@ class Lane:
         return batch
 
     def waits_s(self, now_s: float) -> float:
-        """How long a batch waits for company: only where the one before had some, so that batches grow under load and a lonely
-        event goes at once."""
-        if not self._queue or not self._gathered or len(self._queue) >= self._settings.batch_events:
+        """How long what is queued still waits: for a receiver that failed, and for company; the latter only where the batch
+        before had some, so that batches grow under load and a lonely event goes at once."""
+        if not self._queue:
             return 0.0
-        return max(0.0, self._started_s + self._settings.spacing_ms / 1000 - now_s)
+        due_s = self._not_before_s
+        if self._gathered and len(self._queue) < self._settings.batch_events:
+            due_s = max(due_s, self._started_s + self._settings.spacing_ms / 1000)
+        return due_s - now_s if due_s - now_s > GRAIN_S else 0.0
 
     def succeeded(self) -> None:
         """The receiver answered."""

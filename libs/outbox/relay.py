@@ -141,11 +141,12 @@ class Relay:
             self._pump(lane)
 
     def _pump(self, lane: Lane) -> None:
-        """Sends what may be sent now."""
-        while self._group is not None and (batch := lane.take(self._now_s())):
+        """Sends what may be sent now, and comes back for what may not: by one look at the clock, or a moment falls between."""
+        now_s = self._now_s()
+        while self._group is not None and (batch := lane.take(now_s)):
             lane.in_flight += 1
             self._group.create_task(self._deliver(lane, batch))
-        waits_s = lane.waits_s(self._now_s())
+        waits_s = lane.waits_s(now_s)
         if waits_s and lane.in_flight < self._settings.in_flight and not lane.timed:
             lane.timed = True
             self._later(waits_s, self._pump_timed, lane)

@@ -570,3 +570,22 @@ async def test_a_relay_runs_once_at_a_time(stand: Stand) -> None:
         await relay.idle()
         with pytest.raises(RuntimeError, match="runs already"):
             await relay.run()
+
+
+async def test_time_that_passes_while_the_relay_looks_loses_no_event(stand: Stand) -> None:
+    async with stand.relay(settings=dataclasses.replace(QUICK, spacing_ms=5)) as relay:
+        loop, looks = asyncio.get_running_loop(), 0
+
+        def drifting() -> float:  # every look at the clock is later than the one before, as on a busy machine
+            nonlocal looks
+            looks += 1
+            return loop.time() + looks * 0.002
+
+        relay._now_s = drifting  # type: ignore[method-assign]
+        for number in range(60):
+            events = [stand.event(f"{number}-{each}") for each in range(1 + number % 3)]
+            await stand.commit(*events)
+            relay.offer(events)
+            async with asyncio.timeout(10):
+                await wait_until(lambda: relay.pending == 0)
+    assert len(stand.receiver.applied) == 120

@@ -3,7 +3,7 @@
 from uuid import UUID
 
 from libs.outbox import Outgoing, RelaySettings
-from libs.outbox.lanes import Lane, pause
+from libs.outbox.lanes import GRAIN_S, Lane, pause
 
 
 def event(number: int, size: int = 1) -> Outgoing:
@@ -61,3 +61,27 @@ def test_room_is_counted_until_an_event_leaves() -> None:
 def test_raises_have_a_lane_of_their_own() -> None:
     assert event(1).lane == "event"
     assert Outgoing(UUID(int=1), "gateway", "raise_fences", UUID(int=0), b"").lane == "raise"
+
+
+def test_at_every_moment_a_lane_gives_a_batch_or_says_how_long_it_waits() -> None:
+    settings = RelaySettings(spacing_ms=20, retry_first_ms=50)
+    began_s = 6869.393  # here began + 0.02 - (began + 0.02) is not 0 in floating point
+    for failed in (False, True):
+        for step in range(80):
+            lane = lane_of(settings, event(1), event(2))
+            assert lane.take(began_s)
+            if failed:
+                lane.failed(began_s)
+            lane.again([event(3)])
+            now_s = round(began_s + step / 1000, 3)
+            waits_s = lane.waits_s(now_s)
+            assert bool(lane.take(now_s)) != bool(waits_s), (failed, step)
+            assert waits_s == 0 or waits_s > GRAIN_S
+
+
+def test_a_wait_that_a_timer_cannot_measure_is_over() -> None:
+    lane = lane_of(RelaySettings(spacing_ms=20), event(1), event(2))
+    lane.take(6869.393)
+    lane.again([event(3)])
+    assert 6869.393 + 0.02 - 6869.413 > 0, "a clock of whole milliseconds reads 20 ms later, and a sum of floats does not"
+    assert lane.take(6869.413)
