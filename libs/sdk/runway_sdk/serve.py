@@ -32,7 +32,7 @@ def load_workflow(name: str) -> Workflow:
     try:
         found = getattr(importlib.import_module(module), attribute or "flow")
     except (ImportError, AttributeError) as error:
-        raise SystemExit(f"{name}: {error}; name a workflow as MODULE:NAME, its folder is this one or installed") from None
+        raise SystemExit(f"{name}: {error}; a workflow is MODULE:NAME, its module in this folder or installed") from None
     if not isinstance(found, Workflow):
         raise SystemExit(f"{name} is a {type(found).__name__}, not a workflow; name one as MODULE:NAME")
     return found
