@@ -175,6 +175,13 @@ class DevStack:
             path.write_text(make())
         return path.read_text().strip()
 
+    def _scratch(self) -> Path:
+        """Where calls keep files while they last; what a killed process left there goes."""
+        path = self.folder / "scratch"
+        shutil.rmtree(path, ignore_errors=True)
+        path.mkdir(mode=0o700)
+        return path
+
     def _surroundings(self, urls: Mapping[str, str], endpoints: Sequence[str], secret: str) -> dict[str, str]:
         environ = dict(os.environ)
         environ |= {f"RUNWAY_{name.upper()}_DATABASE_URL": url for name, url in urls.items()}
@@ -184,7 +191,7 @@ class DevStack:
             "RUNWAY_SCHEDULER_RESET_LOST_ETCD": "true",
         }
         environ.setdefault("RUNWAY_CHECKPOINT_STORE", (self.folder / "objects").as_uri())
-        environ.setdefault("RUNWAY_GATEWAY_DATA", str(self.folder / "gateway"))
+        environ.setdefault("RUNWAY_GATEWAY_SCRATCH_DIR", str(self._scratch()))
         environ.setdefault("RUNWAY_LOG_LEVEL", "WARNING")
         for host in self.hosts:
             for name in host.services:

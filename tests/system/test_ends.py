@@ -60,8 +60,10 @@ async def test_a_hangup_stops_all_a_kill_leaves_nothing_and_the_next_start_has_t
         await first.event("stopped")
         assert await asyncio.wait_for(first.process.wait(), 20) == 0
         assert not Path(f"/proc/{first.host}").exists()
+    (tmp_path / "data" / "scratch" / "left-behind").mkdir()
     async with dev(tmp_path / "data") as second:
         assert (await second.event("ready", "failed"))["address"] == address
+        assert not any((tmp_path / "data" / "scratch").iterdir()), "what a killed gateway left"
         second.process.kill()
         await gone(second.host)
 

@@ -114,7 +114,8 @@ def prepare(data: Path, repo: str, reporter: Reporter) -> Remote:
         raise DemoError(f"{source} has no commit yet")
     before = fingerprint(source)
     path = (data / "remote.git").resolve()
-    _git(data, "clone", "--quiet", "--bare", "--no-hardlinks", "--", str(source), str(path))
+    reads = "--upload-pack=git -c 'safe.directory=*' upload-pack"  # a repository of somebody else's may be read, too
+    _git(data, "clone", "--quiet", "--bare", "--no-hardlinks", reads, "--", str(source), str(path))
     log = (data / "pushes.log").resolve()
     hook = path / "hooks" / "post-receive"
     hook.parent.mkdir(exist_ok=True)

@@ -5,6 +5,7 @@ import json
 import os
 import signal
 import sys
+import tempfile
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -40,6 +41,8 @@ async def other_process(stack: Stack, faults: str) -> AsyncIterator[tuple[asynci
         environment[f"RUNWAY_{peer}_LEAF_ADDRESS"] = addresses.leaf
     command = (sys.executable, "-m", "libs.runtime", "host", "--services", "gateway")
     pipe = asyncio.subprocess.PIPE
+    scratch = tempfile.TemporaryDirectory(prefix="runway-test-", ignore_cleanup_errors=True)
+    environment["RUNWAY_GATEWAY_SCRATCH_DIR"] = scratch.name
     child = await asyncio.create_subprocess_exec(*command, env=environment, stdout=pipe, stderr=asyncio.subprocess.DEVNULL)
     assert child.stdout is not None
     try:
@@ -50,6 +53,7 @@ async def other_process(stack: Stack, faults: str) -> AsyncIterator[tuple[asynci
         if child.returncode is None:
             child.kill()
         await child.wait()
+        scratch.cleanup()
 
 
 async def invoke(address: str, attempt: Attempt, tool: str, arguments: dict[str, Any]) -> pb.InvokeToolResponse:
