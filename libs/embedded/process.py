@@ -9,6 +9,7 @@ import asyncio
 import ctypes
 import fcntl
 import os
+import secrets
 import signal
 import socket
 import subprocess
@@ -27,8 +28,29 @@ class EmbeddedError(RuntimeError):
     """A server of ours could not be found, started or stopped; the message says what to do."""
 
 
+_LOWEST_PORT = 15_000
+
+
+def _ephemeral_from() -> int:
+    """Where the ports begin that the kernel lends to outgoing connections."""
+    try:
+        return int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
+    except (OSError, ValueError, IndexError):
+        return 32_768
+
+
 def free_port() -> int:
-    """A loopback port that is free now. Somebody may take it before it is used: callers try again."""
+    """A loopback port that is free now, below those that the kernel lends to outgoing connections: a server that is started
+    again finds its port. Somebody else may still take it first: callers try again."""
+    highest = _ephemeral_from()
+    for _ in range(200):
+        port = _LOWEST_PORT + secrets.randbelow(max(1, highest - _LOWEST_PORT))
+        with socket.socket() as probe:
+            try:
+                probe.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+            return port
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
