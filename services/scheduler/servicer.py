@@ -51,6 +51,7 @@ class WorkerServicer(worker_service_pb2_grpc.WorkerServiceServicer):
                 field="slots",
                 remedy="ask for fewer slots in one claim",
             )
+        translate.claim(request, caller.tenant, caller.project)  # what no leader would take is refused here, to its sender
         wait_ms = translate.ms_of(request.wait) if request.HasField("wait") else self._settings.default_wait_ms
         wait_ms = min(max(wait_ms, 0), self._settings.longest_wait_ms)
         ends_s = asyncio.get_running_loop().time() + wait_ms / 1000

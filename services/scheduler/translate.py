@@ -106,15 +106,27 @@ def acknowledgement(receiver: str, payload: bytes, answer: bytes) -> Acknowledge
     return Acknowledgement(run_id, step.step_key, fence, POINT_BITS[receiver], unresolved)
 
 
+def name(text: str, field: str) -> str:
+    """A name that can be stored beside others, a line each; refused here, where it spoils nobody else's batch."""
+    if "\0" in text or "\n" in text:
+        raise invalid_field(field, "holds a NUL character or a line break", "leave it out")
+    return text
+
+
+def clean(text: str, most: int) -> str:
+    """Text for people, as much of it as can be stored: a failure is reported whatever its words are."""
+    return text.replace("\0", "")[:most]
+
+
 def claim(request: pb.ClaimAttemptsRequest, tenant: str, project: str) -> ClaimAsk:
     """ClaimAttempts."""
     return ClaimAsk(
         claim_id=uuid_from_bytes(request.claim_id, "claim_id"),
-        worker_id=request.worker_id,
+        worker_id=name(request.worker_id, "worker_id"),
         tenant=tenant,
         project=project,
-        handlers=frozenset(request.handlers),
-        capabilities=frozenset(request.capabilities),
+        handlers=frozenset(name(handler, "handlers") for handler in request.handlers),
+        capabilities=frozenset(name(label, "capabilities") for label in request.capabilities),
         slots=request.slots,
     )
 
@@ -166,7 +178,7 @@ def command(item: pb.CommandItem, limit_bytes: int) -> Command:
     payload = item.payload.SerializeToString()
     if len(payload) > limit_bytes:
         raise too_large(f"the payload of command {item.slot}", len(payload), limit_bytes)
-    return Command(item.slot, int(item.type), payload)
+    return Command(name(item.slot, "commands.slot"), int(item.type), payload)
 
 
 def completion(said: pb.Completion, holder: Holder, output_limit: int, command_limit: int) -> Completion:
@@ -179,7 +191,7 @@ def completion(said: pb.Completion, holder: Holder, output_limit: int, command_l
         return Completion(holder, End.SUCCEEDED, digest(b"output" + output), output=output)
     if kind == "failure":
         failed = said.failure
-        failure = Failure(failed.failure_class or "attempt", failed.message[:_TEXT], failed.type[:200])
+        failure = Failure(clean(failed.failure_class, 200) or "attempt", clean(failed.message, _TEXT), clean(failed.type, 200))
         return Completion(
             holder, End.FAILED, digest(b"failure" + failed.SerializeToString(deterministic=True)), failure=failure
         )

@@ -74,6 +74,7 @@ class LocalWorkers:
 
     def heartbeat(self, worker_id: str, beats: Sequence[pb.Heartbeat], tenant: str, project: str) -> list[pb.HeartbeatResult]:
         """Answers from memory."""
+        translate.name(worker_id, "worker_id")
         said = [translate.beat(item) for item in beats]
         return [
             translate.beat_result(item) for item in beat_attempts(self._ports, self._book, worker_id, tenant, project, said)

@@ -487,3 +487,27 @@ async def test_what_points_and_processes_read_on_the_leaf_port(world: World, rep
     key_id = lease_pb2.LeaseToken.FromString(leases[str(first)].lease_token).key_id
     keys = (await stub.GetSigningKeys(internal_pb.GetSigningKeysRequest(key_ids=[key_id, b"x" * 16]))).keys
     assert [key.key_id for key in keys] == [key_id]
+
+
+async def test_text_that_cannot_be_stored_spoils_nobody_elses_batch(world: World, replica: Replica) -> None:
+    run_id = new_run()
+    await world.ready(replica, run_id)
+    worker = replica.worker()
+    odds: tuple[dict[str, Any], ...] = (
+        {"worker": "w\0"},
+        {"handlers": [HANDLER, "x\0"]},
+        {"handlers": [HANDLER, "a\nb"]},
+        {"capabilities": ["g\0"]},
+    )
+    for odd in odds:
+        with pytest.raises(grpc.aio.AioRpcError) as error:
+            await claim(worker, wait_ms=0, **odd)
+        assert refusal_of(error.value).reason == "INVALID_FIELD"
+    (lease,) = await claim(worker, wait_ms=0)
+    with pytest.raises(grpc.aio.AioRpcError):
+        await beat(worker, lease, worker="w\0")
+    broken = common_pb2.Failure(failure_class="transient\0", message="bro\0ke", type="Value\0Error")
+    assert (await complete(worker, lease.lease_token, failure=broken)).recorded
+    (finished,) = await world.finished(run_id)
+    said = finished.failure
+    assert (said.failure_class, said.message, said.type) == ("transient", "broke", "ValueError")
