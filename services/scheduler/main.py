@@ -167,13 +167,14 @@ async def compose(host: Host, settings: SchedulerSettings | None = None) -> Serv
     leaders = Leaders(host.peers, book)
     leadership = Leadership(host, ports, book, leaders, settings)
     book.on_deposed = leadership.campaign_anew
-    desk = ClaimDesk(ports, book)
+    desk = ClaimDesk(ports, book, draining=host.draining.is_set)
     local = LocalWorkers(
         ports,
         control,
         book,
         desk,
         tokens,
+        claim_limit_bytes=settings.claim_limit_bytes,
         output_limit_bytes=settings.output_limit_bytes,
         command_limit_bytes=settings.command_limit_bytes,
     )

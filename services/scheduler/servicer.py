@@ -26,6 +26,8 @@ from services.scheduler.settings import SchedulerSettings
 ROUND_MS = 5_000
 SHARED_ROUND_MS = 500
 FORWARD_MS = 5_000
+PAUSE_S = 0.1
+"""Between two rounds of a claim that found nothing at once."""
 BEAT_MS = 2_000
 Q = TypeVar("Q", bound=Message)
 A = TypeVar("A", bound=Message)
@@ -56,10 +58,13 @@ class WorkerServicer(worker_service_pb2_grpc.WorkerServiceServicer):
         wait_ms = min(max(wait_ms, 0), self._settings.longest_wait_ms)
         ends_s = asyncio.get_running_loop().time() + wait_ms / 1000
         while True:
-            left_ms = max(0, int((ends_s - asyncio.get_running_loop().time()) * 1000))
+            began_s = asyncio.get_running_loop().time()
+            left_ms = max(0, int((ends_s - began_s) * 1000))
             leases = await self._claim_round(request, caller, left_ms)
             if leases or left_ms == 0 or self._local.draining:
                 return pb.ClaimAttemptsResponse(leases=leases)
+            if asyncio.get_running_loop().time() - began_s < PAUSE_S:
+                await asyncio.sleep(PAUSE_S)  # answered before its time: a repeat of what is over, or of a claim still waiting
 
     async def _claim_round(self, request: pb.ClaimAttemptsRequest, caller: Caller, left_ms: int) -> list[pb.Lease]:
         """Splits free slots into credits among leaders and waits for the first that has work."""
@@ -69,10 +74,14 @@ class WorkerServicer(worker_service_pb2_grpc.WorkerServiceServicer):
         first = self._turn % len(members)
         members = members[first:] + members[:first]
         share, extra = divmod(request.slots, len(members))
+        room = min(request.max_bytes or self._settings.claim_limit_bytes, self._settings.claim_limit_bytes) // len(members)
         credits = {member: share + (1 if place < extra else 0) for place, member in enumerate(members)}
         asked = {member: slots for member, slots in credits.items() if slots}
         wait_ms = min(left_ms, ROUND_MS if len(asked) == len(members) else SHARED_ROUND_MS)
-        return await self._first_with_work(request, caller, asked, others, wait_ms)
+        mine = pb.ClaimAttemptsRequest()
+        mine.CopyFrom(request)
+        mine.max_bytes = max(1, room)
+        return await self._first_with_work(mine, caller, asked, others, wait_ms)
 
     async def _first_with_work(
         self,
@@ -82,7 +91,8 @@ class WorkerServicer(worker_service_pb2_grpc.WorkerServiceServicer):
         others: Mapping[str, set[int]],
         wait_ms: int,
     ) -> list[pb.Lease]:
-        """Once one leader has leases the others are asked to answer now, under the same claim: what they granted counts."""
+        """Once one leader has leases, or this process drains, the others are asked to answer now, under the same claim: what
+        they granted counts."""
 
         async def ask(member: str | None, slots: int, wait: int) -> list[pb.Lease]:
             mine = pb.ClaimAttemptsRequest()
@@ -104,12 +114,14 @@ class WorkerServicer(worker_service_pb2_grpc.WorkerServiceServicer):
             return list(answer.leases)
 
         tasks = {asyncio.create_task(ask(member, slots, wait_ms)): member for member, slots in asked.items()}
+        drained = asyncio.create_task(self._local.drained())
         try:
             pending = set(tasks)
             leases: list[pb.Lease] = []
-            while pending and not leases:
-                done, pending = await asyncio.wait(pending, return_when=asyncio.FIRST_COMPLETED)
-                leases = [lease for task in done for lease in _or_nothing(task)]
+            while pending and not leases and not drained.done():
+                done, _ = await asyncio.wait({drained, *pending}, return_when=asyncio.FIRST_COMPLETED)
+                pending -= done
+                leases = [lease for task in tasks if task in done for lease in _or_nothing(task)]
             late = [tasks[task] for task in pending]
             await asyncio.gather(*(ask(member, asked[member], 0) for member in late), return_exceptions=True)
             if pending:
@@ -119,7 +131,7 @@ class WorkerServicer(worker_service_pb2_grpc.WorkerServiceServicer):
                 await asyncio.sleep(min(wait_ms, 200) / 1000)
             return leases
         finally:
-            for task in tasks:
+            for task in (drained, *tasks):
                 task.cancel()
 
     async def HeartbeatAttempts(self, request: pb.HeartbeatAttemptsRequest, context: Any) -> pb.HeartbeatAttemptsResponse:

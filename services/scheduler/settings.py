@@ -47,6 +47,9 @@ class SchedulerSettings(RunwaySettings):
     """Most that a claim waits."""
     max_slots: int = Field(default=1_000, gt=0)
     """Leases that one claim may ask for."""
+    claim_limit_bytes: int = Field(default=3 * 1_048_576, gt=0)
+    """What the leases of one claim may weigh together, below the 4 MiB that clients take unless told otherwise; what does not
+    fit stays ready. A single lease may weigh more."""
     output_limit_bytes: int = Field(default=1_048_576, gt=0)
     """Largest output of a step; more belongs into artifacts."""
     command_limit_bytes: int = Field(default=262_144, gt=0)

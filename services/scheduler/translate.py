@@ -118,8 +118,8 @@ def clean(text: str, most: int) -> str:
     return text.replace("\0", "")[:most]
 
 
-def claim(request: pb.ClaimAttemptsRequest, tenant: str, project: str) -> ClaimAsk:
-    """ClaimAttempts."""
+def claim(request: pb.ClaimAttemptsRequest, tenant: str, project: str, most_bytes: int = 2**62) -> ClaimAsk:
+    """ClaimAttempts. `most_bytes`: what an answer may weigh where the worker does not ask for less."""
     return ClaimAsk(
         claim_id=uuid_from_bytes(request.claim_id, "claim_id"),
         worker_id=name(request.worker_id, "worker_id"),
@@ -128,6 +128,7 @@ def claim(request: pb.ClaimAttemptsRequest, tenant: str, project: str) -> ClaimA
         handlers=frozenset(name(handler, "handlers") for handler in request.handlers),
         capabilities=frozenset(name(label, "capabilities") for label in request.capabilities),
         slots=request.slots,
+        room_bytes=min(request.max_bytes or most_bytes, most_bytes),
     )
 
 

@@ -22,6 +22,8 @@ from services.scheduler.domain.ticket import Key, TicketRow, TicketState
 from services.scheduler.ports import GateState, Limits
 
 _REMEMBERED = 50_000
+LEASE_BYTES = 2_048
+"""What a lease weighs in an answer without its input: its token and its names."""
 
 
 class Recent:
@@ -348,6 +350,7 @@ class Book:
             handler=row.contract.handler,
             requires=row.contract.requires,
             order=self.order,
+            size_bytes=row.input_bytes + LEASE_BYTES,
         )
         return Ready(candidate, row.shard, row.ticket_sequence, row.fence.lease_epoch, row, self.clock.monotonic_ms())
 

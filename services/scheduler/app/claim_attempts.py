@@ -3,13 +3,15 @@
 A claim names itself: repeated, it gets the same leases with fresh tokens. What a grant of ours lost (another commit was faster,
 the gate is cold, paused or closed) is explained and put where it belongs.
 
+A process that drains answers every poll with nothing, and grants nothing from then on.
+
 Can go wrong: an answer that never reaches the worker. The lease is not taken up and is ended soon; a repeat of the claim finds
 it. A commit whose answer was lost: the rows are read again before anything else is granted of them.
 """
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from uuid import UUID
@@ -42,6 +44,7 @@ class ClaimAsk:
     handlers: frozenset[str]
     capabilities: frozenset[str]
     slots: int
+    room_bytes: int = 2**62
 
     @property
     def name(self) -> tuple[str, UUID]:
@@ -69,7 +72,7 @@ class _Waiting:
 
     def poll(self) -> Poll:
         ask = self.ask
-        return Poll(self.number, ask.tenant, ask.project, ask.handlers, ask.capabilities, ask.slots)
+        return Poll(self.number, ask.tenant, ask.project, ask.handlers, ask.capabilities, ask.slots, ask.room_bytes)
 
 
 Taken = tuple[_Waiting, Ready]
@@ -94,7 +97,15 @@ class ClaimDesk:
     _by_name: dict[tuple[str, UUID], _Waiting] = field(default_factory=dict)
     _claims: "OrderedDict[tuple[str, UUID], dict[Key, StepFence]]" = field(default_factory=OrderedDict)
     _numbers: int = 0
-    closed: bool = False
+    draining: Callable[[], bool] = lambda: False
+    """Whether the process is on its way out, known before `close` is called."""
+    ended: asyncio.Event = field(default_factory=asyncio.Event)
+    """Every poll was answered for the last time."""
+
+    @property
+    def closed(self) -> bool:
+        """Whether nothing is granted any more."""
+        return self.ended.is_set() or self.draining()
 
     @property
     def waiting(self) -> int:
@@ -107,8 +118,6 @@ class ClaimDesk:
             Heard(ask.tenant, ask.project, ask.worker_id, ask.handlers, ask.capabilities, self.ports.clock.now_ms())
         )
         earlier = self._by_name.get(ask.name)
-        if self.closed:
-            return []
         if earlier is not None and earlier.busy:
             if wait_ms <= 0:
                 self._leave(earlier)
@@ -116,8 +125,8 @@ class ClaimDesk:
         if earlier is not None:
             self._settle(earlier, [])
         remembered = await self._repeat(ask)
-        if remembered is not None:
-            return remembered
+        if remembered is not None or self.closed:
+            return remembered or []
         return await self._wait(ask, wait_ms)
 
     async def _wait(self, ask: ClaimAsk, wait_ms: int) -> list[GrantedLease]:
@@ -179,7 +188,7 @@ class ClaimDesk:
 
     def close(self) -> None:
         """Answers every poll with nothing: the process drains."""
-        self.closed = True
+        self.ended.set()
         for waiting in list(self._waiting.values()):
             self._leave(waiting)
 
@@ -198,6 +207,8 @@ class ClaimDesk:
 
     async def cycle(self) -> int:
         """One plan, committed; how many leases it granted."""
+        if self.closed:
+            return 0
         waiting = [w for w in self._waiting.values() if not w.busy]
         polls = [w.poll() for w in waiting]
         grants = plan(polls, self.book.ready.for_polls(polls)) if polls and len(self.book.ready) else []
@@ -292,7 +303,7 @@ class ClaimDesk:
         The same planner decides, and the same statement judges. `done_directly` must follow, whatever becomes of the commit.
         """
         polls = [w.poll() for w in self._waiting.values() if not w.busy]
-        if not polls or self.book.ready.for_polls(polls):
+        if self.closed or not polls or self.book.ready.for_polls(polls):
             return None
         fresh = {row.key: self.book.ready_of(row) for row in rows if row.grantable(tx.incarnation)}
         fresh = {

@@ -39,6 +39,7 @@ class LocalWorkers:
         desk: ClaimDesk,
         tokens: LeaseTokens,
         *,
+        claim_limit_bytes: int,
         output_limit_bytes: int,
         command_limit_bytes: int,
     ) -> None:
@@ -46,6 +47,7 @@ class LocalWorkers:
         self._book = book
         self._desk = desk
         self._tokens = tokens
+        self._claim_limit_bytes = claim_limit_bytes
         self._output_limit_bytes = output_limit_bytes
         self._command_limit_bytes = command_limit_bytes
         self._complete: Batcher[Completion, bool] = Batcher(lambda asks: complete_attempts(ports, book, asks), name="complete")
@@ -59,6 +61,10 @@ class LocalWorkers:
         """Whether claims are answered with nothing any more."""
         return self._desk.closed
 
+    async def drained(self) -> None:
+        """Returns once every poll was answered for the last time."""
+        await self._desk.ended.wait()
+
     async def close(self) -> None:
         """Waits for batches under way."""
         self._desk.close()
@@ -69,7 +75,7 @@ class LocalWorkers:
         self, request: pb.ClaimAttemptsRequest, tenant: str, project: str, wait_ms: int
     ) -> pb.ClaimAttemptsResponse:
         """Leases of shards led here."""
-        granted = await self._desk.claim(translate.claim(request, tenant, project), wait_ms)
+        granted = await self._desk.claim(translate.claim(request, tenant, project, self._claim_limit_bytes), wait_ms)
         return pb.ClaimAttemptsResponse(leases=[translate.lease(item) for item in granted])
 
     def heartbeat(self, worker_id: str, beats: Sequence[pb.Heartbeat], tenant: str, project: str) -> list[pb.HeartbeatResult]:

@@ -4,6 +4,8 @@ Order of tickets: class, priority, deadline, tenants in turn, then as they came.
 tenant (and of its key's project, where the key is bound to one), with its handlers, whose labels it has. Of the polls that fit,
 the one with the most free slots takes a ticket, so that work spreads.
 
+An answer is bounded in bytes as well: a poll takes no ticket beyond what is left of its room, but always a first one.
+
 Can go wrong: tickets that nobody fits. They stay; `unserved` names their handlers.
 """
 
@@ -28,6 +30,8 @@ class Poll:
     handlers: frozenset[str]
     labels: frozenset[str]
     slots: int
+    room_bytes: int = 2**62
+    """What its leases may weigh together; a first one may weigh more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +47,8 @@ class Candidate:
     handler: str
     requires: frozenset[str]
     order: int
+    size_bytes: int = 0
+    """What its lease weighs in an answer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +91,7 @@ def fits(poll: Poll, ticket: Candidate) -> bool:
 def plan(polls: Sequence[Poll], tickets: Iterable[Candidate]) -> list[Grant]:
     """Who gets what. No ticket twice, no poll more than its slots, nothing that does not fit."""
     free = {poll.number: poll.slots for poll in polls}
+    room = {poll.number: poll.room_bytes for poll in polls}
     by_handler: dict[tuple[str, str], list[Poll]] = {}
     for poll in polls:
         for handler in poll.handlers:
@@ -95,12 +102,17 @@ def plan(polls: Sequence[Poll], tickets: Iterable[Candidate]) -> list[Grant]:
         if left == 0:
             break
         able = [
-            poll for poll in by_handler.get((ticket.tenant, ticket.handler), ()) if free[poll.number] and fits(poll, ticket)
+            poll
+            for poll in by_handler.get((ticket.tenant, ticket.handler), ())
+            if free[poll.number]
+            and fits(poll, ticket)
+            and (ticket.size_bytes <= room[poll.number] or free[poll.number] == poll.slots)
         ]
         if not able:
             continue
         chosen = max(able, key=lambda poll: (free[poll.number], -poll.number))
         free[chosen.number] -= 1
+        room[chosen.number] -= ticket.size_bytes
         left -= 1
         grants.append(Grant(chosen.number, ticket.key))
     return grants

@@ -132,6 +132,7 @@ class TicketRow:
     failure: Failure | None
     report: bytes
     unresolved: Mapping[str, int]
+    input_bytes: int = 0
 
     @property
     def key(self) -> Key:

@@ -70,6 +70,7 @@ def ticket(row: Row) -> TicketRow:
         failure=Failure(failed, row["failure_message"], row["failure_type"]) if failed else None,
         report=row["report"],
         unresolved=unresolved_of(row["unresolved"]),
+        input_bytes=row["input_bytes"],
     )
 
 
@@ -103,6 +104,7 @@ def put_ticket(ticket: Ticket, row: Row, now_ms: int) -> TicketRow:
         failure=None,
         report=b"",
         unresolved={},
+        input_bytes=len(ticket.input),
     )
 
 

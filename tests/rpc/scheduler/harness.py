@@ -300,6 +300,7 @@ def ready_event(
     requires: Sequence[str] = (),
     priority: int = 0,
     run_class: int = 2,
+    given: str = "in",
 ) -> bytes:
     fact = events_pb2.StepReady(
         run_id=run_id.bytes,
@@ -313,7 +314,7 @@ def ready_event(
         contract=events_pb2.StepContract(
             handler=handler, timeout_ms=timeout_ms, lease_ttl_ms=lease_ttl_ms, requires=requires, points=points
         ),
-        input=value({"run": "in", "steps": {}}).SerializeToString(),
+        input=value({"run": given, "steps": {}}).SerializeToString(),
         attempt_number=sequence,
         epoch=EPOCH,
         workflow_digest=b"d" * 32,
@@ -346,6 +347,7 @@ async def claim(
     worker: str = "w1",
     handlers: Sequence[str] = (HANDLER,),
     capabilities: Sequence[str] = (),
+    max_bytes: int = 0,
 ) -> list[pb.Lease]:
     wait = Duration(seconds=wait_ms // 1000, nanos=wait_ms % 1000 * 1_000_000)
     request = pb.ClaimAttemptsRequest(
@@ -355,6 +357,7 @@ async def claim(
         handlers=handlers,
         capabilities=capabilities,
         wait=wait,
+        max_bytes=max_bytes,
     )
     return list((await stub.ClaimAttempts(request, metadata=bearer(key), timeout=40)).leases)
 

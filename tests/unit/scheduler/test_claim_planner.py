@@ -21,6 +21,7 @@ def ticket(number: int, **more: object) -> Candidate:
         "handler": "f",
         "requires": frozenset[str](),
         "order": number,
+        "size_bytes": 1,
     }
     return Candidate(**(values | more))  # type: ignore[arg-type]
 
@@ -132,3 +133,11 @@ def test_work_spreads_over_the_workers_that_wait() -> None:
 def test_a_key_of_one_project_gets_only_its_tickets() -> None:
     grants = plan([poll(1, slots=9, project="q")], [ticket(1), ticket(2, project="q")])
     assert [grant.key for grant in grants] == [(UUID(int=2), "s")]
+
+
+def test_an_answer_has_room_for_so_many_bytes_and_always_for_a_first_ticket() -> None:
+    large = [ticket(number, size_bytes=60) for number in range(3)]
+    granted = plan([poll(1, slots=9, room_bytes=100)], [*large, ticket(3, size_bytes=40), ticket(4, size_bytes=1)])
+    assert [grant.key[0].int for grant in granted] == [0, 3]  # what does not fit stays ready, what fits is not held up by it
+    assert len(plan([poll(1, slots=9, room_bytes=10)], large)) == 1
+    assert [grant.poll for grant in plan([poll(1, slots=9, room_bytes=10), poll(2, room_bytes=10)], large)] == [1, 2]

@@ -38,7 +38,7 @@ SELECT t.run_id, t.step_key, t.state, t.ticket_sequence, t.tenant, t.project, t.
        t.timeout_ms, t.lease_ttl_ms, t.tools, t.models, t.requires, t.points, t.workflow_digest, t.attempt_number, t.enqueued_ms,
        t.authority_epoch, t.lease_epoch, t.attempt_id, t.incarnation, t.raise_need, t.worker_id, t.claim_id, t.leased_ms,
        t.ended_attempt, t.ended_authority, t.ended_lease, t.ended_ms, t.end_kind, t.failure_class, t.failure_message, t.failure_type, t.report,
-       t.unresolved
+       t.unresolved, octet_length(t.input) AS input_bytes
   FROM unnest($1::uuid[], $2::text[]) AS a(run_id, step_key) JOIN ticket AS t USING (run_id, step_key);
 
 -- name: read_open
@@ -47,7 +47,7 @@ SELECT t.run_id, t.step_key, t.state, t.ticket_sequence, t.tenant, t.project, t.
        t.timeout_ms, t.lease_ttl_ms, t.tools, t.models, t.requires, t.points, t.workflow_digest, t.attempt_number, t.enqueued_ms,
        t.authority_epoch, t.lease_epoch, t.attempt_id, t.incarnation, t.raise_need, t.worker_id, t.claim_id, t.leased_ms,
        t.ended_attempt, t.ended_authority, t.ended_lease, t.ended_ms, t.end_kind, t.failure_class, t.failure_message, t.failure_type, t.report,
-       t.unresolved, g.epoch AS gate_epoch, g.mode AS gate_mode
+       t.unresolved, octet_length(t.input) AS input_bytes, g.epoch AS gate_epoch, g.mode AS gate_mode
   FROM ticket AS t LEFT JOIN run_gate AS g USING (run_id)
  WHERE t.open AND t.shard_id = ANY ($1::smallint[])
  ORDER BY t.enqueued_ms, t.run_id, t.step_key;
@@ -58,7 +58,7 @@ SELECT t.run_id, t.step_key, t.state, t.ticket_sequence, t.tenant, t.project, t.
        t.timeout_ms, t.lease_ttl_ms, t.tools, t.models, t.requires, t.points, t.workflow_digest, t.attempt_number, t.enqueued_ms,
        t.authority_epoch, t.lease_epoch, t.attempt_id, t.incarnation, t.raise_need, t.worker_id, t.claim_id, t.leased_ms,
        t.ended_attempt, t.ended_authority, t.ended_lease, t.ended_ms, t.end_kind, t.failure_class, t.failure_message, t.failure_type, t.report,
-       t.unresolved
+       t.unresolved, octet_length(t.input) AS input_bytes
   FROM ticket AS t WHERE t.run_id = ANY ($1::uuid[]) AND t.open;
 
 -- name: grant

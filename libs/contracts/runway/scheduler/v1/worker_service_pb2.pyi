@@ -103,12 +103,17 @@ class ClaimAttemptsRequest(google.protobuf.message.Message):
     HANDLERS_FIELD_NUMBER: builtins.int
     CAPABILITIES_FIELD_NUMBER: builtins.int
     WAIT_FIELD_NUMBER: builtins.int
+    MAX_BYTES_FIELD_NUMBER: builtins.int
     claim_id: builtins.bytes
     """Names this claim, 16 bytes; a repeat returns the same leases."""
     worker_id: builtins.str
     """Names the worker process, for people: host, pid, a random part."""
     slots: builtins.int
     """Leases wanted at most, 1 to 1,000."""
+    max_bytes: builtins.int
+    """What the leases of the answer may weigh together, in bytes; a single lease may weigh more. 0: as much as the scheduler gives
+    in one answer, which is below the 4 MiB that clients take unless told otherwise. What does not fit stays ready.
+    """
     @property
     def handlers(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
         """Handlers it carries, `workflow.handler@build` each."""
@@ -130,10 +135,11 @@ class ClaimAttemptsRequest(google.protobuf.message.Message):
         handlers: collections.abc.Iterable[builtins.str] | None = ...,
         capabilities: collections.abc.Iterable[builtins.str] | None = ...,
         wait: google.protobuf.duration_pb2.Duration | None = ...,
+        max_bytes: builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: typing_extensions.TypeAlias = typing.Literal["wait", b"wait"]
     def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
-    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["capabilities", b"capabilities", "claim_id", b"claim_id", "handlers", b"handlers", "slots", b"slots", "wait", b"wait", "worker_id", b"worker_id"]
+    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["capabilities", b"capabilities", "claim_id", b"claim_id", "handlers", b"handlers", "max_bytes", b"max_bytes", "slots", b"slots", "wait", b"wait", "worker_id", b"worker_id"]
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
 
 Global___ClaimAttemptsRequest: typing_extensions.TypeAlias = ClaimAttemptsRequest
