@@ -1,7 +1,9 @@
 """Commands: what attempts ask of the control plane, appended here under the lease, once per slot, carried by the outbox.
 
-So launch and readiness hold no step fence and obey no zombie. Can go wrong: a repeat. The first command of a slot stands,
-whatever a later one says.
+So launch and readiness hold no step fence and obey no zombie. Only kinds that some receiver acts on are taken (`served`): the
+others are refused before anything is stored, and never become dead letters.
+
+Can go wrong: a repeat. The first command of a slot stands, whatever a later one says.
 """
 
 from collections.abc import Sequence
@@ -9,12 +11,21 @@ from collections.abc import Sequence
 from libs.kernel.refusal import Refusal, unreachable
 from services.scheduler.app.book import Book
 from services.scheduler.app.read_gates import read_cold
-from services.scheduler.app.refusals import fenced, no_leader
+from services.scheduler.app.refusals import fenced, no_leader, not_available
 from services.scheduler.domain.ticket import TicketRow, TicketState
 from services.scheduler.ports import Command, Holder, Judged, Ports, Tx
 
 ROUNDS = 3
 Asked = tuple[Holder, tuple[Command, ...]]
+SERVED: frozenset[int] = frozenset()
+"""Kinds that launch or readiness act on in this version: none yet."""
+
+
+def refuse_unserved(commands: Sequence[Command]) -> None:
+    """NOT_AVAILABLE for a command that nobody would act on."""
+    for command in commands:
+        if command.kind not in SERVED:
+            raise not_available(command.kind)
 
 
 async def record_commands(ports: Ports, book: Book, asks: Sequence[Asked]) -> list[bool | Refusal]:

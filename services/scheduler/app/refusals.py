@@ -14,6 +14,20 @@ def no_leader() -> Refusal:
     )
 
 
+_WORDS = {1: "child runs", 2: "expansion of a run", 3: "waits for events", 4: "approvals", 5: "requests for input"}
+"""What commands ask for, by runway.events.v1.CommandKind."""
+
+
+def not_available(kind: int) -> Refusal:
+    """NOT_AVAILABLE: nobody acts on such a command in this version, so it is not stored."""
+    return Refusal(
+        Reason.NOT_AVAILABLE,
+        f"{_WORDS.get(kind, 'commands of this kind')} are not available in this version; nothing was recorded",
+        field="commands.type",
+        remedy="leave the command out; end the attempt, or yield without commands",
+    )
+
+
 def fenced(holder: Holder) -> Refusal:
     """LEASE_FENCED: this attempt is over, whatever it believes."""
     return Refusal(

@@ -19,7 +19,7 @@ from services.scheduler.app.beat_attempts import beat_attempts
 from services.scheduler.app.book import Book
 from services.scheduler.app.claim_attempts import ClaimDesk
 from services.scheduler.app.complete_attempts import Completion, complete_attempts
-from services.scheduler.app.record_commands import Asked, record_commands
+from services.scheduler.app.record_commands import Asked, record_commands, refuse_unserved
 from services.scheduler.app.renew_leases import Renewed, renew_leases
 from services.scheduler.clients.tokens import LeaseTokens
 from services.scheduler.ports import Holder, Ports
@@ -93,7 +93,9 @@ class LocalWorkers:
             try:
                 check_value(said.output, "completions.output")
                 limits = (self._output_limit_bytes, self._command_limit_bytes)
-                asks.append(translate.completion(said, holder, *limits))
+                completion = translate.completion(said, holder, *limits)
+                refuse_unserved(completion.commands)
+                asks.append(completion)
             except Refusal as refusal:
                 asks.append(refusal)
         outcomes = await _submit(self._complete, asks)
@@ -107,7 +109,9 @@ class LocalWorkers:
                 for item in said.commands:
                     check_value(item.payload, "commands.payload")
                 limit = self._command_limit_bytes
-                asks.append((holder, tuple(translate.command(item, limit) for item in said.commands)))
+                commands = tuple(translate.command(item, limit) for item in said.commands)
+                refuse_unserved(commands)
+                asks.append((holder, commands))
             except Refusal as refusal:
                 asks.append(refusal)
         outcomes = await _submit(self._record, asks)

@@ -22,6 +22,7 @@ from libs.kernel.ids import shard_of
 from libs.rpc.channels import open_channel
 from libs.rpc.status import refusal_of
 from libs.testkit.waiting import wait_until
+from services.scheduler.app import record_commands
 from tests.rpc.scheduler.harness import (
     EPOCH,
     HANDLER,
@@ -341,7 +342,30 @@ async def test_beats_bring_a_new_token_at_half_of_its_life(world: World) -> None
     assert (await complete(worker, found[-1])).recorded
 
 
-async def test_commands_are_recorded_once_per_slot_and_only_under_the_lease(world: World, replica: Replica) -> None:
+async def test_commands_that_nobody_acts_on_are_refused_and_nothing_is_stored(world: World, replica: Replica) -> None:
+    run_id = new_run()
+    await world.ready(replica, run_id)
+    worker = replica.worker()
+    (lease,) = await claim(worker)
+    for kind in (1, 2, 3, 4, 5):
+        item = pb.CommandItem(slot="c", type=pb.CommandType.ValueType(kind), payload=value("x"))
+        asked = pb.AttemptCommands(lease_token=lease.lease_token, commands=[item])
+        (answer,) = (await worker.RecordCommands(pb.RecordCommandsRequest(attempts=[asked]), metadata=bearer())).results
+        assert (answer.recorded, answer.error.reason) == (False, "NOT_AVAILABLE")
+        assert "not available in this version" in answer.error.message
+        ended = await complete(worker, lease.lease_token, yielded=pb.Yield(reason="wait", commands=[item]))
+        assert (ended.recorded, ended.error.reason) == (False, "NOT_AVAILABLE")
+    assert await world.hand.fetchval("SELECT count(*) FROM command") == 0
+    assert (await beat(worker, lease)).status == pb.LEASE_STATUS_LIVE
+    assert (await complete(worker, lease.lease_token)).recorded
+    await world.finished(run_id)
+    assert world.to_launch.of("command_recorded", run_id) == world.to_readiness.of("command_recorded", run_id) == []
+
+
+async def test_commands_are_recorded_once_per_slot_and_only_under_the_lease(
+    world: World, replica: Replica, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(record_commands, "SERVED", frozenset({1, 2, 3}))
     run_id = new_run()
     await world.ready(replica, run_id)
     worker = replica.worker()

@@ -94,7 +94,8 @@ class WorkerServiceServicer(object):
 
     def RecordCommands(self, request, context):
         """Records what attempts ask of the control plane, once per (run, step, slot).
-        Errors per item: LEASE_FENCED, LEASE_INVALID, RUN_PAUSED, RUN_CANCELLED, RUN_CLOSED, EPOCH_STALE, SCOPE_STOPPED, NO_LEADER.
+        Errors per item: LEASE_FENCED, LEASE_INVALID, RUN_PAUSED, RUN_CANCELLED, RUN_CLOSED, EPOCH_STALE, SCOPE_STOPPED, NO_LEADER,
+        NOT_AVAILABLE (nobody acts on such a command in this version: nothing is stored).
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -43,7 +43,8 @@ class WorkerServiceStub:
     """
     RecordCommands: grpc.UnaryUnaryMultiCallable[runway.scheduler.v1.worker_service_pb2.RecordCommandsRequest, runway.scheduler.v1.worker_service_pb2.RecordCommandsResponse]
     """Records what attempts ask of the control plane, once per (run, step, slot).
-    Errors per item: LEASE_FENCED, LEASE_INVALID, RUN_PAUSED, RUN_CANCELLED, RUN_CLOSED, EPOCH_STALE, SCOPE_STOPPED, NO_LEADER.
+    Errors per item: LEASE_FENCED, LEASE_INVALID, RUN_PAUSED, RUN_CANCELLED, RUN_CLOSED, EPOCH_STALE, SCOPE_STOPPED, NO_LEADER,
+    NOT_AVAILABLE (nobody acts on such a command in this version: nothing is stored).
     """
     RenewLeases: grpc.UnaryUnaryMultiCallable[runway.scheduler.v1.worker_service_pb2.RenewLeasesRequest, runway.scheduler.v1.worker_service_pb2.RenewLeasesResponse]
     """New tokens for live leases, under the run's present epoch.
@@ -71,7 +72,8 @@ class WorkerServiceAsyncStub(WorkerServiceStub):
     """
     RecordCommands: grpc.aio.UnaryUnaryMultiCallable[runway.scheduler.v1.worker_service_pb2.RecordCommandsRequest, runway.scheduler.v1.worker_service_pb2.RecordCommandsResponse]  # type: ignore[assignment]
     """Records what attempts ask of the control plane, once per (run, step, slot).
-    Errors per item: LEASE_FENCED, LEASE_INVALID, RUN_PAUSED, RUN_CANCELLED, RUN_CLOSED, EPOCH_STALE, SCOPE_STOPPED, NO_LEADER.
+    Errors per item: LEASE_FENCED, LEASE_INVALID, RUN_PAUSED, RUN_CANCELLED, RUN_CLOSED, EPOCH_STALE, SCOPE_STOPPED, NO_LEADER,
+    NOT_AVAILABLE (nobody acts on such a command in this version: nothing is stored).
     """
     RenewLeases: grpc.aio.UnaryUnaryMultiCallable[runway.scheduler.v1.worker_service_pb2.RenewLeasesRequest, runway.scheduler.v1.worker_service_pb2.RenewLeasesResponse]  # type: ignore[assignment]
     """New tokens for live leases, under the run's present epoch.
@@ -120,7 +122,8 @@ class WorkerServiceServicer(metaclass=abc.ABCMeta):
         context: _ServicerContext,
     ) -> typing.Union[runway.scheduler.v1.worker_service_pb2.RecordCommandsResponse, collections.abc.Awaitable[runway.scheduler.v1.worker_service_pb2.RecordCommandsResponse]]:
         """Records what attempts ask of the control plane, once per (run, step, slot).
-        Errors per item: LEASE_FENCED, LEASE_INVALID, RUN_PAUSED, RUN_CANCELLED, RUN_CLOSED, EPOCH_STALE, SCOPE_STOPPED, NO_LEADER.
+        Errors per item: LEASE_FENCED, LEASE_INVALID, RUN_PAUSED, RUN_CANCELLED, RUN_CLOSED, EPOCH_STALE, SCOPE_STOPPED, NO_LEADER,
+        NOT_AVAILABLE (nobody acts on such a command in this version: nothing is stored).
         """
 
     @abc.abstractmethod
