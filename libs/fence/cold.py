@@ -85,6 +85,8 @@ class ColdReader:
 
     async def close(self) -> None:
         """Gives up the reads under way; who waits for them is cancelled."""
+        for waiting in self._waiting.values():
+            waiting.answer.cancel()
         self._waiting.clear()
         for task in list(self._tasks):
             task.cancel()
@@ -162,8 +164,10 @@ class ColdReader:
 
         async def write(tx: Tx) -> None:
             store = FenceStore(tx)
-            closed = await self._close_unknown(store, gates, batch, launch.incarnation)
-            await store.merge_cold(closed, kept, [scope_from(s) for s in launch.scopes], started_in=started_in)
+            await store.merge_scopes([scope_from(s) for s in launch.scopes])
+            presented = {run_id: waiting.epoch for run_id, waiting in batch.items()}
+            closed = await close_unknown(store, gates, presented, launch.incarnation)
+            await store.merge_cold(closed, kept, [], started_in=started_in)
 
         await self._db.run(write)
         return {run_id: Found(started_in, None, confirmed[run_id]) for run_id in runs}
@@ -182,21 +186,22 @@ class ColdReader:
         )
         return await self._authorities.get_fences("scheduler", request)
 
-    @staticmethod
-    async def _close_unknown(
-        store: FenceStore, gates: Sequence[GateValue], batch: Mapping[UUID, _Waiting], incarnation: int
-    ) -> list[GateValue]:
-        """A run that launch does not know (closed, epoch zero) is closed above whatever epoch is held or was presented here."""
-        unknown = {gate.run_id for gate in gates if gate.mode is Mode.CLOSED and gate.epoch == 0}
-        if not unknown:
-            return list(gates)
-        await store.lock_gates_to_raise([gate.run_id for gate in gates])
-        held = await store.gates(unknown)
-        floor = make_epoch(incarnation, 0)
-        return [
-            replace(g, epoch=max(floor, batch[g.run_id].epoch, held[g.run_id].value.epoch)) if g.run_id in unknown else g
-            for g in gates
-        ]
+
+async def close_unknown(
+    store: FenceStore, gates: Sequence[GateValue], presented: Mapping[UUID, int], incarnation: int
+) -> list[GateValue]:
+    """A run that launch does not know (closed, epoch zero) is closed above whatever epoch is held or was presented here.
+    Takes the gates' locks, so scopes are merged before."""
+    unknown = {gate.run_id for gate in gates if gate.mode is Mode.CLOSED and gate.epoch == 0}
+    if not unknown:
+        return list(gates)
+    await store.lock_gates_to_raise([gate.run_id for gate in gates])
+    held = await store.gates(unknown)
+    floor = make_epoch(incarnation, 0)
+    return [
+        replace(g, epoch=max(floor, presented.get(g.run_id, 0), held[g.run_id].value.epoch)) if g.run_id in unknown else g
+        for g in gates
+    ]
 
 
 class Judged(Protocol):

@@ -77,12 +77,16 @@ class FenceStore:
         self, gates: Sequence[GateValue], steps: Sequence[StepValue], scopes: Sequence[ScopeValue], *, started_in: int
     ) -> None:
         """Merges what the authorities answered and stamps the gates with the incarnation in which that read *began*."""
-        behind = await self._tx.fetch(QUERIES.scopes_behind, *_scope_columns(scopes))
-        if behind:
-            await self.raise_scopes([scopes[row["ord"] - 1] for row in behind])
+        await self.merge_scopes(scopes)
         await self._merge_gates(gates, stamp=started_in)
         if steps:
             await self.raise_steps(steps)
+
+    async def merge_scopes(self, scopes: Sequence[ScopeValue]) -> None:
+        """Merges what launch answered, taking locks only where it will write. Before any gate is locked."""
+        behind = await self._tx.fetch(QUERIES.scopes_behind, *_scope_columns(scopes)) if scopes else ()
+        if behind:
+            await self.raise_scopes([scopes[row["ord"] - 1] for row in behind])
 
     async def _merge_gates(self, gates: Iterable[GateValue], stamp: int) -> None:
         merged = _by_run(gates)

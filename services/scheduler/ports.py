@@ -258,11 +258,11 @@ class Tx(Protocol):
         ...
 
     async def drop_ready(self, keys: Mapping[Key, int]) -> set[Key]:
-        """Withdraws ready tickets up to a sequence each."""
+        """Withdraws tickets that wait or did not come yet, up to a sequence each."""
         ...
 
-    async def note_revoked(self, keys: Mapping[Key, int], now_ms: int) -> set[Key]:
-        """Remembers withdrawals of tickets that did not come yet."""
+    async def note_revoked(self, keys: Mapping[Key, int], now_ms: int, first_incarnation: int) -> set[Key]:
+        """Remembers withdrawals of tickets that did not come yet. `first_incarnation`: as in `put_tickets`."""
         ...
 
     async def quiet_runs(self, runs: Collection[UUID]) -> list[tuple[UUID, int]]:

@@ -1,4 +1,5 @@
-"""Withdrawals of tickets: what waits is dropped, what is live is stopped, what did not come yet will find its place taken.
+"""Withdrawals of tickets: what waits is dropped, what is live is stopped, what did not come yet will find its place taken,
+also where the step had an earlier ticket.
 
 Readiness is told CANCELLED in each case, so that it never waits for an attempt that was not there.
 """
@@ -37,7 +38,8 @@ async def _revoke(ports: Ports, book: Book, asks: Mapping[Key, tuple[int, str]],
         mine = {key: ask for key, ask in asks.items() if shard_of(key[0]) not in tx.deposed}
         rows = await tx.rows(mine)
         unknown = {key: sequence for key, (sequence, _) in mine.items() if key not in rows}
-        noted = await tx.note_revoked(unknown, now_ms) if unknown else set()
+        first = book.incarnation if book.birth == book.incarnation else 0
+        noted = await tx.note_revoked(unknown, now_ms, first) if unknown else set()
         ready = {key: sequence for key, (sequence, _) in mine.items() if key in rows and _waits(rows[key], sequence)}
         dropped = await tx.drop_ready(ready) if ready else set()
         live = [_ending(rows[key], mine[key][1]) for key in mine if key in rows and _live(rows[key], mine[key][0])]
@@ -54,7 +56,9 @@ async def _revoke(ports: Ports, book: Book, asks: Mapping[Key, tuple[int, str]],
 
 
 def _waits(row: TicketRow, sequence: int) -> bool:
-    return row.state is TicketState.READY and row.ticket_sequence <= sequence
+    if row.state is TicketState.READY:
+        return row.ticket_sequence <= sequence
+    return row.state in (TicketState.DONE, TicketState.REVOKED) and row.ticket_sequence < sequence
 
 
 def _live(row: TicketRow, sequence: int) -> bool:
@@ -70,7 +74,7 @@ def _never_ran(key: Key, ask: tuple[int, str], row: TicketRow | None, now_ms: in
     return Finished(
         run_id=key[0],
         step_key=key[1],
-        ticket_sequence=row.ticket_sequence if row is not None else ask[0],
+        ticket_sequence=row.ticket_sequence if row is not None and row.state is TicketState.READY else ask[0],
         attempt_id=NIL,
         lease_epoch=0,
         authority_epoch=0,

@@ -28,7 +28,7 @@ class LaunchGates:
         """Gates of these runs and the scopes of theirs that are not open."""
         started_in = self._incarnation()
         ordered = sorted(runs)
-        gates, scopes = [], []
+        gates, scopes, incarnation = [], [], 0
         for start in range(0, len(ordered), MOST):
             part = ordered[start : start + MOST]
             request = fence_pb2.GetFencesRequest(service="launch", run_ids=[run_id.bytes for run_id in part])
@@ -38,4 +38,5 @@ class LaunchGates:
                 raise unreachable("an authority that answers for every run asked")
             gates += found
             scopes += [scope_from(scope) for scope in answer.scopes]
-        return FenceRead(started_in, tuple(gates), tuple(scopes))
+            incarnation = max(incarnation, answer.incarnation)
+        return FenceRead(started_in, tuple(gates), tuple(scopes), incarnation)

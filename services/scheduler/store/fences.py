@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from uuid import UUID
 
+from libs.fence.cold import close_unknown
 from libs.fence.raising import Standing
 from libs.fence.refusals import refusal_for
 from libs.fence.store import FenceStore
@@ -30,6 +31,8 @@ class FenceRead:
     started_in: int
     gates: tuple[GateValue, ...]
     scopes: tuple[ScopeValue, ...]
+    incarnation: int = 0
+    """Of launch's database."""
 
     @property
     def has_scopes(self) -> bool:
@@ -38,9 +41,12 @@ class FenceRead:
 
 
 async def merge_cold(tx: Tx, read: FenceRead) -> None:
-    """By maximum, stamped with the incarnation in which the question was asked."""
+    """By maximum, stamped with the incarnation in which the question was asked; runs that launch does not know are closed."""
     if read.gates:
-        await FenceStore(tx, keeps_steps=False).merge_cold(read.gates, [], read.scopes, started_in=read.started_in)
+        store = FenceStore(tx, keeps_steps=False)
+        await store.merge_scopes(read.scopes)
+        gates = await close_unknown(store, read.gates, {}, read.incarnation)
+        await store.merge_cold(gates, [], [], started_in=read.started_in)
 
 
 async def judge(tx: Tx, holders: Sequence[Holder], need: str) -> list[Judged]:

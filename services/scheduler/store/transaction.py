@@ -225,17 +225,17 @@ class SchedulerTx:
         return _keys(await self._tx.fetch(_Q.raise_anew, runs, steps, self._tx.incarnation, leaders))
 
     async def drop_ready(self, keys: Mapping[Key, int]) -> set[Key]:
-        """Withdraws ready tickets up to a sequence each."""
+        """Withdraws tickets that wait or did not come yet, up to a sequence each."""
         runs, steps = _columns(keys)
         sequences = [keys[key] for key in zip(runs, steps, strict=True)]
         return _keys(await self._tx.fetch(_Q.drop_ready, runs, steps, sequences))
 
-    async def note_revoked(self, keys: Mapping[Key, int], now_ms: int) -> set[Key]:
+    async def note_revoked(self, keys: Mapping[Key, int], now_ms: int, first_incarnation: int) -> set[Key]:
         """Remembers withdrawals of tickets that did not come yet."""
         runs, steps = _columns(keys)
         sequences = [keys[key] for key in zip(runs, steps, strict=True)]
         shards = [shard_of(run_id) for run_id in runs]
-        return _keys(await self._tx.fetch(_Q.note_revoked, runs, steps, shards, sequences, now_ms, self._tx.incarnation))
+        return _keys(await self._tx.fetch(_Q.note_revoked, runs, steps, shards, sequences, now_ms, first_incarnation))
 
     async def quiet_runs(self, runs: Collection[UUID]) -> list[tuple[UUID, int]]:
         """Claims the report that nothing is live here."""

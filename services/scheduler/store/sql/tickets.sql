@@ -174,10 +174,12 @@ UPDATE ticket AS t
 RETURNING t.run_id, t.step_key;
 
 -- name: drop_ready
--- Tickets that wait and are not wanted any more, up to and including this sequence.
-UPDATE ticket AS t SET state = 5, open = false, input = ''
+-- Tickets that wait and are not wanted any more, up to and including this sequence; and of a step whose former ticket is over,
+-- the place of one that did not come yet, which will find its sequence taken.
+UPDATE ticket AS t SET state = 5, open = false, input = '', ticket_sequence = greatest(t.ticket_sequence, a.ticket_sequence)
   FROM unnest($1::uuid[], $2::text[], $3::int[]) AS a(run_id, step_key, ticket_sequence)
- WHERE t.run_id = a.run_id AND t.step_key = a.step_key AND t.state = 1 AND t.ticket_sequence <= a.ticket_sequence
+ WHERE t.run_id = a.run_id AND t.step_key = a.step_key
+   AND (t.state = 1 AND t.ticket_sequence <= a.ticket_sequence OR t.state IN (4, 5) AND t.ticket_sequence < a.ticket_sequence)
 RETURNING t.run_id, t.step_key, t.ticket_sequence;
 
 -- name: note_revoked
