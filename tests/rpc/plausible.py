@@ -1,0 +1,110 @@
+"""Requests that would pass, one or more for each RPC of the six services, to be spoilt in one place.
+
+Authoritative for nothing. Can go wrong: a new RPC that is missing here; `test_garbage` counts.
+"""
+
+from uuid import uuid4
+
+from google.protobuf.message import Message
+from runway.checkpoint.v1 import checkpoint_service_pb2 as cp
+from runway.common.v1 import common_pb2
+from runway.gateway.v1 import gateway_service_pb2 as gw
+from runway.launch.v1 import admin_service_pb2 as ad
+from runway.launch.v1 import launch_service_pb2 as la
+from runway.launch.v1 import workflow_pb2 as wf
+from runway.readiness.v1 import readiness_service_pb2 as rd
+from runway.reconciler.v1 import reconciler_service_pb2 as rc
+from runway.scheduler.v1 import scheduler_service_pb2 as sc
+from runway.scheduler.v1 import worker_service_pb2 as wk
+from runway_sdk.values import to_value
+
+from libs.kernel.ids import digest
+
+SPEC = wf.WorkflowSpec(
+    name="work", build="1", steps=[wf.StepSpec(key="act", tools=["http.request"], checkpoints=True, models=["m"])]
+)
+
+
+def good_requests(lease: wk.Lease, other_run: str) -> dict[str, list[Message]]:
+    """Requests that would pass, by method, to be spoilt in one place."""
+    run, token, attempt = lease.run_id, lease.lease_token, lease.attempt_id
+    launch = la.LaunchRunRequest(
+        request_id="r", workflow="work", input=to_value({"a": [1, "x"]}, "input"), labels={"a": "b"}, priority=1
+    )
+    launch.budget.CopyFrom(common_pb2.Budget(micros=1, tokens=1))
+    launch.deadline.FromSeconds(60)
+    spec = wf.WorkflowSpec()
+    spec.CopyFrom(SPEC)
+    spec.steps[0].retry.SetInParent()
+    spec.steps[0].retry.initial_backoff.FromSeconds(1)
+    spec.steps[0].timeout.FromSeconds(5)
+    spec.steps[0].input_schema.update({"type": "object", "properties": {"a": {"type": "integer"}}})
+    spec.steps.add(key="then", needs=[wf.Need(step="act")])
+    chunk = cp.Chunk(digest=digest(b"x"), data=b"x")
+    completion = wk.Completion(lease_token=token, failure=common_pb2.Failure(failure_class="nonsense", message="m", type="t"))
+    command = wk.CommandItem(slot="s", type=wk.COMMAND_TYPE_WAIT, payload=to_value({"a": 1}, "payload"))
+    tool = gw.InvokeToolRequest(slot="s", tool="http.request", arguments=to_value({"target": "t", "method": "GET"}, "a"))
+    found: list[tuple[str, Message]] = [
+        ("LaunchRun", launch),
+        ("LaunchRuns", la.LaunchRunsRequest(launches=[launch, launch])),
+        ("PublishWorkflowVersion", la.PublishWorkflowVersionRequest(spec=spec)),
+        ("GetWorkflowVersion", la.GetWorkflowVersionRequest(workflow="work@1")),
+        ("ListRuns", la.ListRunsRequest(states=[la.RUN_STATE_RUNNING], workflow="work", page_size=5, page_token="x")),
+        ("CancelRun", la.CancelRunRequest(run_id=other_run, reason="r", expected_version=1)),
+        ("GetRun", la.GetRunRequest(run_id=run)),
+        ("WatchRun", la.WatchRunRequest(run_id=run, after_sequence=1)),
+        ("WaitRun", la.WaitRunRequest(run_id=run, until=la.WAIT_UNTIL_DECIDED)),
+        ("ListRunEvents", la.ListRunEventsRequest(run_id=run, after_sequence=1, page_size=3)),
+        ("ListSteps", rd.ListStepsRequest(run_id=run, page_size=2, page_token="act")),
+        ("ListAttempts", sc.ListAttemptsRequest(run_id=run, page_size=2, page_token="act")),
+        ("ListWorkers", sc.ListWorkersRequest(page_size=2, page_token="w")),
+        ("ClaimAttempts", wk.ClaimAttemptsRequest(claim_id=attempt, worker_id="w", slots=1, handlers=["other.act@1"])),
+        (
+            "HeartbeatAttempts",
+            wk.HeartbeatAttemptsRequest(
+                worker_id="w", heartbeats=[wk.Heartbeat(run_id=run, attempt_id=attempt, lease_epoch=1, step_key="act")]
+            ),
+        ),
+        ("CompleteAttempts", wk.CompleteAttemptsRequest(completions=[completion])),
+        (
+            "RecordCommands",
+            wk.RecordCommandsRequest(attempts=[wk.AttemptCommands(lease_token=token, commands=[command])]),
+        ),
+        ("RenewLeases", wk.RenewLeasesRequest(renewals=[wk.Renewal(lease_token=token, refused_epoch=1)])),
+        ("InvokeTool", tool),
+        ("Generate", gw.GenerateRequest(slot="s", model="m", body=to_value({"messages": []}, "body"))),
+        ("WaitEffect", gw.WaitEffectRequest(slot="s")),
+        ("ListEffects", gw.ListEffectsRequest(run_id=run, page_size=2, page_token="1")),
+        ("PutChunks", cp.PutChunksRequest(chunks=[chunk])),
+        ("FindMissingChunks", cp.FindMissingChunksRequest(digests=[digest(b"x")])),
+        (
+            "CommitCheckpoint",
+            cp.CommitCheckpointRequest(
+                boundary_sequence=1, boundary="b", chunk_digests=[digest(b"absent")], size_bytes=1, versions={"a": "b"}
+            ),
+        ),
+        ("ListCheckpoints", cp.ListCheckpointsRequest(run_id=run, page_size=2, page_token="1")),
+        ("ListArtifacts", cp.ListArtifactsRequest(run_id=run, page_size=2, page_token="1")),
+        ("GetArtifact", cp.GetArtifactRequest(run_id=run, digest="a" * 64)),
+        (
+            "PutArtifact",
+            cp.PutArtifactRequest(
+                header=cp.ArtifactHeader(name="n", media_type="text/plain", digest=digest(b"y"), size_bytes=3)
+            ),
+        ),
+        ("PutTenant", ad.PutTenantRequest(tenant="stranger", limit_micros=10**12, max_active_runs=1000)),
+        ("GetTenant", ad.GetTenantRequest(tenant="stranger")),
+        ("CreateApiKey", ad.CreateApiKeyRequest(tenant="stranger", project="p", scopes=["worker"], name="n")),
+        ("RevokeApiKey", ad.RevokeApiKeyRequest(key_id=str(uuid4()))),
+        ("ListWorkflowVersions", la.ListWorkflowVersionsRequest(name="work", page_size=2, page_token="1")),
+        ("ListShards", sc.ListShardsRequest()),
+        ("ListTools", gw.ListToolsRequest()),
+        ("RestoreCheckpoint", cp.RestoreCheckpointRequest()),
+        ("ListCases", rc.ListCasesRequest(run_id=run, page_size=2, page_token="1")),
+        ("ResolveCase", rc.ResolveCaseRequest(case_id=str(uuid4()), state=rc.CASE_STATE_OBSERVED, reason="r")),
+        ("ListStuckWork", rc.ListStuckWorkRequest(older_than_ms=1)),
+    ]
+    requests: dict[str, list[Message]] = {}
+    for name, request in found:
+        requests.setdefault(name, []).append(request)
+    return requests

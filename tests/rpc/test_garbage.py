@@ -1,0 +1,321 @@
+"""Every RPC of all six services, in one process, fed nonsense: a typed refusal each time, nothing stored, and work goes on.
+
+Can go wrong: nonsense that is accepted because it is none. A refused call must leave every table as it was; what was accepted
+may store, but never break what comes after.
+"""
+
+import asyncio
+import os
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from uuid import UUID, uuid4
+
+import asyncpg
+import grpc
+import pytest
+from google.protobuf import descriptor_pool
+from google.protobuf.message import Message
+from google.protobuf.message_factory import GetMessageClass
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+from runway.checkpoint.v1 import checkpoint_service_pb2 as cp
+from runway.common.v1 import common_pb2
+from runway.gateway.v1 import gateway_service_pb2 as gw
+from runway.internal.fence.v1 import lease_pb2
+from runway.launch.v1 import admin_service_pb2 as ad
+from runway.launch.v1 import launch_service_pb2 as la
+from runway.readiness.v1 import readiness_service_pb2 as rd
+from runway.reconciler.v1 import reconciler_service_pb2 as rc
+from runway.scheduler.v1 import scheduler_service_pb2 as sc
+from runway.scheduler.v1 import worker_service_pb2 as wk
+from runway_sdk import Client, Target
+
+from libs.fence.claims import Claims
+from libs.fence.token import Signer
+from libs.rpc.status import DETAILS_KEY, refusal_of
+from libs.runtime.host import Host
+from libs.runtime.service import SERVICES
+from libs.testkit.fixtures import StackDatabase
+from libs.testkit.hosts import SECRET, make_key, running_host
+from libs.testkit.waiting import wait_until
+from tests.rpc.garbage import Noise
+from tests.rpc.plausible import SPEC, good_requests
+
+SEED = int(os.environ.get("RUNWAY_TEST_SEED", "20260111"))
+ROUNDS = int(os.environ.get("RUNWAY_TEST_GARBAGE_ROUNDS", "14"))
+LONG_POLLS = ("ClaimAttempts", "WaitRun", "WaitEffect", "WatchRun", "InvokeTool", "Generate")
+"""May outlast our patience: that is their purpose."""
+VOLATILE = ("outbox", "worker", "shard", "shard_reset", "signing_key", "gateway_process", "gate_notice", "dead_letter")
+"""Tables that live by themselves."""
+HANDLER = "work.act@1"
+COUNT_TABLES = """-- the tests' own
+select relname::text from pg_class join pg_namespace n on n.oid = relnamespace
+ where n.nspname = current_schema() and relkind in ('r', 'p') and not relispartition order by 1
+"""
+
+
+@dataclass
+class Target6:
+    """Six services, one live attempt, and its owner's and a stranger's keys."""
+
+    host: Host
+    key: str
+    stranger: str
+    lease: wk.Lease
+    other_run: str
+    channels: dict[str, grpc.aio.Channel]
+    stores: dict[str, asyncpg.Connection]
+
+    def headers(self, key: str = "", token: bytes | None = None) -> list[tuple[str, str | bytes]]:
+        return [
+            ("authorization", f"Bearer {key or self.key}"),
+            ("runway-lease-bin", self.lease.lease_token if token is None else token),
+            ("runway-service-secret", SECRET),
+        ]
+
+    async def stored(self) -> dict[str, int]:
+        """Rows of every table that changes only on request."""
+        counts: dict[str, int] = {}
+        for name, store in self.stores.items():
+            for (table,) in await store.fetch(COUNT_TABLES):
+                if table not in VOLATILE:
+                    counts[f"{name}.{table}"] = await store.fetchval(f'select count(*) from "{table}"')
+        return counts
+
+
+def methods() -> Iterator[tuple[str, Any]]:
+    """Every RPC of the services' packages: its path and descriptor."""
+    pool = descriptor_pool.Default()
+    for file in (la, rd, sc, wk, gw, cp, rc, ad):
+        for service in pool.FindFileByName(file.DESCRIPTOR.name).services_by_name.values():
+            for method in service.methods:
+                yield f"/{service.full_name}/{method.name}", method
+
+
+@pytest.fixture
+async def six(
+    stack_db: StackDatabase,
+    etcd_server: list[str],
+    etcd_prefix: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> AsyncIterator[Target6]:
+    urls = await stack_db(SERVICES)
+    monkeypatch.setenv("RUNWAY_SCHEDULER_ETCD_PREFIX", etcd_prefix)
+    monkeypatch.setenv("RUNWAY_ETCD_ENDPOINTS", ",".join(etcd_server))
+    monkeypatch.setenv("RUNWAY_CHECKPOINT_STORE", (tmp_path / "objects").as_uri())
+    monkeypatch.setenv("RUNWAY_GATEWAY_DATA", str(tmp_path / "gateway"))
+    async with running_host(SERVICES, urls, environ={"RUNWAY_ETCD_ENDPOINTS": ",".join(etcd_server)}) as host:
+        key = await make_key(host)
+        stranger = await make_key(host, tenant="stranger")
+        channels = {
+            port: grpc.aio.insecure_channel(getattr(host.addresses, port), options=[("grpc.enable_retries", 0)])
+            for port in ("public", "control", "leaf")
+        }
+        stores = {name: await asyncpg.connect(url) for name, url in urls.items()}
+        try:
+            lease, other = await _work(host, key, stranger, channels["public"])
+            yield Target6(host, key, stranger, lease, other, channels, stores)
+        finally:
+            for store in stores.values():
+                await store.close()
+            for channel in channels.values():
+                await channel.close()
+
+
+async def _work(host: Host, key: str, stranger: str, channel: grpc.aio.Channel) -> tuple[wk.Lease, str]:
+    """A run of ours with a live attempt, one with a ready step, and a stranger's run."""
+    async with Client(Target(host.addresses.public, stranger, host.addresses.control)) as client:
+        await client._call(client._launch.PublishWorkflowVersion, la.PublishWorkflowVersionRequest(spec=SPEC))
+        other = await client.launch("work")
+    async with Client(Target(host.addresses.public, key, host.addresses.control)) as client:
+        await client._call(client._launch.PublishWorkflowVersion, la.PublishWorkflowVersionRequest(spec=SPEC))
+        await client.launch("work", {"a": 1})
+    granted = await claim_one(channel, key)
+    async with Client(Target(host.addresses.public, key, host.addresses.control)) as client:
+        await client.launch("work", {"a": 2})
+    return granted, other.run_id
+
+
+async def claim_one(channel: grpc.aio.Channel, key: str, worker_id: str = "w") -> wk.Lease:
+    """A lease of the workflow's step."""
+    claim = channel.unary_unary(
+        "/runway.scheduler.v1.WorkerService/ClaimAttempts",
+        wk.ClaimAttemptsRequest.SerializeToString,
+        wk.ClaimAttemptsResponse.FromString,
+    )
+    asked = wk.ClaimAttemptsRequest(claim_id=uuid4().bytes, worker_id=worker_id, slots=1, handlers=[HANDLER])
+    async with asyncio.timeout(20):
+        while True:
+            try:
+                answer = await claim(asked, metadata=[("authorization", f"Bearer {key}")], timeout=25)
+            except grpc.aio.AioRpcError as error:
+                if error.code() is not grpc.StatusCode.UNAVAILABLE:
+                    raise
+                continue
+            if answer.leases:
+                granted: wk.Lease = answer.leases[0]
+                return granted
+
+
+async def send(six: Target6, path: str, method: Any, wire: bytes, metadata: Any) -> tuple[str, Any]:
+    """The code and the answer (the refusal, or the last message) of one call with these bytes."""
+    answer_type = GetMessageClass(method.output_type)
+    kind = ("stream" if method.client_streaming else "unary") + "_" + ("stream" if method.server_streaming else "unary")
+    port = "control" if path.startswith("/runway.launch.v1.Admin") else "public"
+    call_of = getattr(six.channels[port], kind)(path, bytes, answer_type.FromString)
+    patience_s = 0.25 if method.name in LONG_POLLS else 10
+    call = call_of([wire] if method.client_streaming else wire, metadata=metadata, timeout=patience_s)
+    try:
+        if not method.server_streaming:
+            return "OK", await call
+        answer = None
+        async for part in call:
+            answer = part
+        return "OK", answer
+    except grpc.aio.AioRpcError as error:
+        details = dict(error.trailing_metadata() or ())
+        typed = DETAILS_KEY in details or error.code() is grpc.StatusCode.DEADLINE_EXCEEDED
+        return error.code().name if typed else "UNKNOWN", refusal_of(error)
+
+
+def item_errors(message: Any) -> Iterator[common_pb2.ItemError]:
+    """Refusals of items in an answer."""
+    for field, value in message.ListFields() if isinstance(message, Message) else ():
+        if field.message_type is None or field.message_type.GetOptions().map_entry:
+            continue
+        for nested in value if field.is_repeated else [value]:
+            if isinstance(nested, common_pb2.ItemError):
+                yield nested
+            else:
+                yield from item_errors(nested)
+
+
+def judge(path: str, method: Any, code: str, answer: Any) -> str:
+    """What is wrong with an answer to nonsense; empty: nothing."""
+    bad = ("INTERNAL", "UNKNOWN", "UNIMPLEMENTED", "UNAVAILABLE")
+    if code in bad or (code == "DEADLINE_EXCEEDED" and method.name not in LONG_POLLS):
+        return f"{path}: {code} {answer}"
+    for error in item_errors(answer) if code == "OK" else ():
+        if error.reason in ("INTERNAL", "AUTHORITY_UNREACHABLE", ""):
+            return f"{path}: an item answered {error.reason} {error.message}"
+    return ""
+
+
+def payloads(noise: Noise, method: Any, good: list[Message]) -> Iterator[tuple[str, bytes]]:
+    """Nonsense for one method, with a word about each."""
+    request_type = GetMessageClass(method.input_type)
+    yield "nothing", b""
+    for _ in range(2):
+        yield "raw bytes", noise.raw()
+    for _ in range(ROUNDS // 2):
+        yield "noise", noise.fill(request_type()).SerializeToString()
+    for template in good:
+        for _ in range(ROUNDS):
+            spoilt = type(template)()
+            spoilt.CopyFrom(template)
+            yield noise.spoil_one(spoilt), spoilt.SerializeToString()
+        yield from noise.strange_texts(template)
+        for _ in range(3):
+            yield "damaged", noise.cut(template)
+
+
+async def all_serving(six: Target6) -> None:
+    check = health_pb2_grpc.HealthStub(six.channels["public"])
+    for name in SERVICES:
+        answer = await check.Check(health_pb2.HealthCheckRequest(service=name), timeout=5)
+        assert answer.status == health_pb2.HealthCheckResponse.SERVING, name
+
+
+async def test_nonsense_is_refused_with_a_reason_and_stores_nothing(six: Target6) -> None:
+    noise = Noise(
+        SEED,
+        (six.lease.run_id, six.other_run, "work", "work@1", "act", "http.request", "acme"),
+        (six.lease.attempt_id, six.lease.lease_token, UUID(six.lease.run_id).bytes),
+    )
+    good = good_requests(six.lease, six.other_run)
+    wrong: list[str] = []
+    before = await six.stored()
+    assert {method.name for _, method in methods()} == set(good), "each RPC has a request to spoil"
+    for path, method in methods():
+        accepted = 0
+        for what, wire in payloads(noise, method, good.get(method.name, [])):
+            code, answer = await send(six, path, method, wire, six.headers())
+            problem = judge(path, method, code, answer)
+            if problem:
+                wrong.append(f"{what}: {problem} for {wire[:200].hex()}")
+            accepted += code in ("OK", "DEADLINE_EXCEEDED")
+        after = await six.stored()
+        if not accepted and after != before:
+            changed = {table: count for table, count in after.items() if count != before.get(table)}
+            wrong.append(f"{path}: refused everything and stored {changed}")
+        before = after
+    assert not wrong, f"{len(wrong)}:\n" + "\n".join(wrong)
+    await all_serving(six)
+    await asyncio.wait_for(work_goes_on(six), 20)
+
+
+async def work_goes_on(six: Target6) -> None:
+    """A new run gets its lease, its worker is listed, and its report is taken."""
+    async with Client(Target(six.host.addresses.public, six.key, six.host.addresses.control)) as client:
+        run = await client.launch("work@1", {"a": 3})
+        found = ""
+        while found != run.run_id:
+            found = (await claim_one(six.channels["public"], six.key, "honest")).run_id
+
+        async def listed() -> bool:
+            return "honest" in [worker.worker_id for worker in await client.workers()]
+
+        await wait_until(listed, timeout_s=10, what="a worker that is listed")
+
+
+def bad_leases(six: Target6) -> Iterator[tuple[str, bytes]]:
+    """Tokens that nobody granted, and what they are."""
+    token = six.lease.lease_token
+    said = lease_pb2.LeaseToken.FromString(token)
+    claims = Claims.from_bytes(said.claims)
+    yield "none", b""
+    yield "half", token[: len(token) // 2]
+    yield "noise", Noise(SEED).random.randbytes(200)
+    yield "long", token + bytes(900)
+    yield "forged by another key", bytes(Signer().sign(claims))
+    for index in range(0, len(token), max(1, len(token) // 12)):
+        changed = bytearray(token)
+        changed[index] ^= 0x10
+        yield f"altered at {index}", bytes(changed)
+    stolen = lease_pb2.LeaseToken(claims=said.claims, signature=Signer().sign(claims)[-64:], key_id=said.key_id)
+    yield "another signature under the real key's name", stolen.SerializeToString()
+
+
+async def test_forged_altered_and_strangers_credentials_open_nothing(six: Target6) -> None:
+    before = await six.stored()
+    good = good_requests(six.lease, six.other_run)
+    leased = ("InvokeTool", "Generate", "WaitEffect", "PutChunks", "FindMissingChunks", "CommitCheckpoint", "PutArtifact")
+    wrong: list[str] = []
+    for path, method in methods():
+        wires = [request.SerializeToString() for request in good.get(method.name, [])] or [b""]
+        tries: list[tuple[str, list[tuple[str, str | bytes]]]]
+        if path.startswith("/runway.launch.v1.Admin"):
+            tries = [
+                ("no secret", [("authorization", f"Bearer {six.key}")]),
+                ("wrong", [("runway-service-secret", SECRET[:-1])]),
+            ]
+        else:
+            keys = ("rk_", "rk_" + "x" * 40, "Bearer", six.key[:-1], six.key + "x", "rk_" + "y" * 5_000)
+            tries = [(f"key {key[:6]}…", six.headers(key)) for key in keys] + [("no key", [])]
+        if method.name in leased:
+            tries += [(f"lease {what}", six.headers(token=token)) for what, token in bad_leases(six)]
+            tries += [("stranger", six.headers(six.stranger))]
+        for what, metadata in tries:
+            code, answer = await send(six, path, method, wires[0], metadata)
+            if code not in ("UNAUTHENTICATED", "PERMISSION_DENIED", "INVALID_ARGUMENT"):
+                wrong.append(f"{what}: {path}: {code} {answer}")
+    for name in ("GetRun", "WatchRun", "WaitRun", "ListRunEvents", "ListSteps", "ListAttempts", "ListEffects", "GetArtifact"):
+        path, method = next((path, method) for path, method in methods() if method.name == name)
+        code, answer = await send(six, path, method, good[name][0].SerializeToString(), six.headers(six.stranger))
+        if code != "NOT_FOUND":
+            wrong.append(f"a stranger: {path}: {code} {answer}")
+    assert not wrong, f"{len(wrong)}:\n" + "\n".join(wrong)
+    assert await six.stored() == before
+    await all_serving(six)
