@@ -28,7 +28,7 @@ from runway.scheduler.v1 import scheduler_service_pb2 as sc
 from runway.scheduler.v1 import scheduler_service_pb2_grpc
 
 from runway_sdk.connection import Connection, Target, find_target
-from runway_sdk.errors import Unavailable, error_of, item_error_of
+from runway_sdk.errors import RunwayError, Unavailable, error_of, item_error_of
 from runway_sdk.gather import Gather
 from runway_sdk.values import from_value, to_value
 from runway_sdk.workflow import Workflow
@@ -45,7 +45,7 @@ TERMINAL = frozenset(
 DECIDED = TERMINAL | {pb.RUN_STATE_CANCELLING, pb.RUN_STATE_CLOSING}
 WAIT_S = 20
 LAUNCH_FOR_S = 60
-"""How long a launch is repeated while nobody can decide."""
+"""How long a launch is repeated while nobody can decide, or while the tenant's rate is used up."""
 
 
 class RunFailed(Exception):
@@ -135,10 +135,11 @@ class Client:
                 if result.HasField("error"):
                     raise item_error_of(result.error)
                 return result.run
-            except Unavailable as away:
-                if asyncio.get_running_loop().time() >= end:
+            except RunwayError as refused:
+                pause_s = max(0.1, refused.retry_after_ms / 1000)
+                if not _cured_by_time(refused) or asyncio.get_running_loop().time() + pause_s >= end:
                     raise
-                await asyncio.sleep(max(0.1, away.retry_after_ms / 1000))
+                await asyncio.sleep(pause_s)
 
     async def _launch_together(self, requests: Sequence[pb.LaunchRunRequest]) -> Sequence[pb.LaunchResult]:
         if len(requests) > 1:
@@ -315,6 +316,11 @@ class Client:
         request = rc.ListStuckWorkRequest(older_than_ms=older_than_ms)
         answer: rc.ListStuckWorkResponse = await self._call(self._reconciler.ListStuckWork, request)
         return answer
+
+
+def _cured_by_time(refused: RunwayError) -> bool:
+    """Whether nothing was decided, or a rate was used up and the refusal says when it is not."""
+    return isinstance(refused, Unavailable) or (refused.reason == "QUOTA_EXCEEDED" and refused.retry_after_ms > 0)
 
 
 def _plain(data: Any) -> Any:

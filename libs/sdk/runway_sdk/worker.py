@@ -2,7 +2,8 @@
 
 Authoritative for nothing: it may be killed at any moment, and what it still believes afterwards is refused where it would
 be committed. Can go wrong: a report whose answer is lost (it is sent again: the same report twice is one), a lease that is
-lost while the step runs (the step is cancelled and nothing is reported).
+lost while the step runs (the step is cancelled and nothing is reported), or of which nobody could say for as long as its TTL
+whether it lives: others may hold the step by then, so it is taken for lost.
 """
 
 import asyncio
@@ -46,6 +47,13 @@ class _Live:
     task: "asyncio.Task[None]"
     beat_at: float
     interval_s: float
+    heard_at: float
+    """When the authority last said that it lives."""
+
+    @property
+    def ttl_s(self) -> float:
+        """After so much silence it may be another's."""
+        return self.lease.lease_ttl.ToMilliseconds() / 1000 or 3 * self.interval_s
 
 
 class Worker:
@@ -161,7 +169,7 @@ class Worker:
         interval_s = max(0.2, lease.heartbeat_interval.ToMilliseconds() / 1000)
         now = asyncio.get_running_loop().time()
         task = asyncio.create_task(self._attempt(lease, holder))
-        self._live[lease.attempt_id] = _Live(lease, holder, task, now + min(1.0, interval_s), interval_s)
+        self._live[lease.attempt_id] = _Live(lease, holder, task, now + min(1.0, interval_s), interval_s, now)
         task.add_done_callback(lambda _: self._ended(lease.attempt_id))
 
     def _ended(self, attempt_id: bytes) -> None:
@@ -291,6 +299,10 @@ class Worker:
                 live.holder.lose("LEASE_FENCED")
             elif result.status == pb.LEASE_STATUS_CANCELLED:
                 live.holder.lose("RUN_CANCELLED")
+            elif result.status == pb.LEASE_STATUS_LIVE:
+                live.heard_at = now
+            elif now - live.heard_at >= live.ttl_s:
+                live.holder.lose("LEASE_EXPIRED")
 
 
 def _arguments(found: Step, given: Any) -> dict[str, Any]:
