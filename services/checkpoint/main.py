@@ -23,7 +23,9 @@ from services.checkpoint.settings import CheckpointSettings
 from services.checkpoint.store.reads import CheckpointReads, ChunkRows
 from services.checkpoint.store.transaction import FencedCommits
 
-AUDIENCE = "runway"
+AUDIENCE = "RUNWAY_AUDIENCE"
+"""Names the installation in lease tokens; the scheduler signs by it."""
+DEFAULT_AUDIENCE = "runway"
 
 
 async def compose(host: Host) -> Service:
@@ -76,7 +78,7 @@ async def compose(host: Host) -> Service:
         stuck=CheckpointStuck(reads, rows, host.clock).list_stuck,
         fences=FencePoint(leaf_db, NothingPending()),
         loops=loops(ports, settings),
-        leases=Verifier(SchedulerKeys(host.peers), host.clock, audience=AUDIENCE),
+        leases=Verifier(SchedulerKeys(host.peers), host.clock, audience=host.surroundings.get(AUDIENCE) or DEFAULT_AUDIENCE),
         start=start,
         stop=stop,
     )

@@ -41,6 +41,8 @@ from services.gateway.store.processes import ProcessStore
 from services.gateway.store.standing import GatewayStanding, collecting
 from services.gateway.translate import MAX_WAIT_MS
 
+AUDIENCE = "RUNWAY_AUDIENCE"
+"""Names the installation in lease tokens; the scheduler signs by it."""
 MAX_BATCH = 200
 """Intents or receipts of one commit: more gains nothing and makes a raise wait longer."""
 
@@ -116,7 +118,7 @@ async def compose(host: Host) -> Service:
         fences=GatewayFences(FencePoint(leaf_db, standing), collecting, relay),
         loops=[Loop("relay", relay.run), *loops(ports, calls, settings)],
         deadlines_ms={f"/{SERVICE}/{method}": long_ms for method in ("InvokeTool", "Generate", "WaitEffect")},
-        leases=Verifier(SigningKeys(host.peers), host.clock, audience=settings.audience),
+        leases=Verifier(SigningKeys(host.peers), host.clock, audience=host.surroundings.get(AUDIENCE) or settings.audience),
         start=start,
         stop=stop,
     )

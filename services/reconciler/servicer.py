@@ -46,6 +46,7 @@ class ReconcilerServicer(reconciler_service_pb2_grpc.ReconcilerServiceServicer):
             Decision(
                 case_id=uuid_from_text(request.case_id, "case_id"),
                 tenant=caller.tenant,
+                project=caller.project,
                 state=state,
                 reason=request.reason,
                 result=request.result.SerializeToString() if state is CaseState.OBSERVED else b"",

@@ -81,7 +81,7 @@ class Invoker:
             replay_class=replay_class,
             proposal=proposal,
             digest=digest(proposal),
-            hold=ask.hold or tool.hold(ask.arguments),
+            hold=max(ask.hold, tool.hold(ask.arguments)),
             nonce=self._ports.ids.random128(),
             traceparent=traceparent(),
         )
@@ -232,7 +232,7 @@ def _exhausted(intent: Intent, admitted: Admitted) -> Refusal:
     return Refusal(
         Reason.BUDGET_EXHAUSTED,
         f"holding {intent.hold} micros would overdraw the run, which has {max(0, admitted.free)} left",
-        remedy="hold less, wait for calls under way, or launch with a larger budget",
+        remedy="ask for less, wait for calls under way, or launch with a larger budget",
         detail={"hold_micros": str(intent.hold), "free_micros": str(admitted.free), "slot": admitted.name.slot},
     )
 

@@ -1,9 +1,11 @@
 """HTTP to the outside: one attempt, no redirects, bounded answers, and what each way of failing means for an effect.
 
 Can go wrong: taking a lost answer for a failure. Only an error from before the connection stood says that nothing was sent.
+An answer that comes drop by drop: the client's own timeouts begin anew with each, so the whole call has an end as well.
 Connections are not kept: a stale one would look like a lost answer.
 """
 
+import asyncio
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -72,7 +74,7 @@ class Http:
         body: bytes | None = None,
         timeout_ms: int,
     ) -> HttpAnswer:
-        """One request, once."""
+        """One request, once; it is over, one way or another, within both timeouts together."""
         timeout = httpx2.Timeout(timeout_ms / 1000, connect=self._connect_s, pool=self._connect_s)
         try:
             request = self._client.build_request(
@@ -80,6 +82,13 @@ class Http:
             )
         except (httpx2.InvalidURL, ValueError, UnicodeError):
             raise NotSent("the request cannot be built") from None
+        try:
+            async with asyncio.timeout(self._connect_s + timeout_ms / 1000):
+                return await self._exchange(request)
+        except TimeoutError:
+            raise AnswerLost("call_timed_out", "the whole call took too long") from None
+
+    async def _exchange(self, request: httpx2.Request) -> HttpAnswer:
         try:
             response = await self._client.send(request, stream=True)
         except _BEFORE as error:

@@ -20,6 +20,7 @@ class Decision:
 
     case_id: UUID
     tenant: str
+    project: str
     state: CaseState
     reason: str
     result: bytes
@@ -58,7 +59,7 @@ async def decide_case(ports: Ports, asked: Decision) -> Case:
 
 async def _find(ports: Ports, asked: Decision) -> Case:
     case = await ports.cases.find(asked.case_id, asked.tenant)
-    if case is None:
+    if case is None or asked.project not in ("", case.project):
         raise not_found("case")
     return case
 

@@ -124,6 +124,8 @@ async def test_a_model_call_is_priced_by_its_usage_and_a_lost_one_by_its_hold(st
     rich = await refused(generate(stack, stack.grant(models=["small"], granted=10), body))
     assert rich.reason is Reason.BUDGET_EXHAUSTED
     assert int(rich.detail["hold_micros"]) > 10
+    cheap = await refused(generate(stack, stack.grant(models=["small"], granted=10), body, hold_micros=1))
+    assert cheap.detail["hold_micros"] == rich.detail["hold_micros"]  # no caller holds less than the call may cost
     streamed = await refused(generate(stack, attempt, {**body, "stream": True}))
     assert streamed.reason is Reason.INVALID_FIELD
 

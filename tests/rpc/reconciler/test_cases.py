@@ -246,6 +246,7 @@ async def test_who_may_see_and_decide(world: World) -> None:
     assert await world.cases(key="rk_acme_ops") == []
     assert await world.cases(key="rk_other_operator") == []
     assert (await refused(world.decide(case, ABSENT, key="rk_other_operator"))).reason is Reason.NOT_FOUND
+    assert (await refused(world.decide(case, ABSENT, key="rk_acme_ops_operator"))).reason is Reason.NOT_FOUND
     assert (await refused(world.decide(case, ABSENT, key="rk_acme_caller"))).reason is Reason.METHOD_DENIED
     stale = await refused(world.decide(case, ABSENT, expected_version=case.version - 1))
     assert stale.reason is Reason.VERSION_CONFLICT

@@ -1,10 +1,11 @@
 """What of an answer is kept: JSON that a Value can carry, without secrets."""
 
+import asyncio
 import json
 
 import pytest
 
-from services.gateway.clients.http import parse_json, scrub
+from services.gateway.clients.http import AnswerLost, Http, parse_json, scrub
 
 
 @pytest.mark.parametrize(
@@ -34,3 +35,31 @@ def test_secrets_are_taken_out_of_keys_and_values_at_any_depth() -> None:
     assert "s3cret" not in json.dumps(clean)
     assert clean["a"][1]["n"] == 5
     assert clean["t"] == "[redacted]"
+
+
+async def test_an_answer_that_comes_drop_by_drop_ends_with_the_call() -> None:
+    over = asyncio.Event()
+
+    async def drip(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: 1000000\r\n\r\n")
+        while not over.is_set():
+            writer.write(b".")
+            try:
+                async with asyncio.timeout(0.02):
+                    await over.wait()
+            except TimeoutError:
+                continue
+        writer.close()
+
+    server = await asyncio.start_server(drip, "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    http = Http(connect_timeout_ms=100, response_limit_bytes=2_000_000, max_connections=1)
+    async with asyncio.timeout(5):
+        with pytest.raises(AnswerLost) as lost:
+            await http.send("GET", f"http://127.0.0.1:{port}/", headers=[], timeout_ms=200)
+    assert lost.value.cause == "call_timed_out"
+    over.set()
+    await http.close()
+    server.close()
+    await server.wait_closed()

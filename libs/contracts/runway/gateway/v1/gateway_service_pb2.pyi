@@ -266,7 +266,7 @@ class InvokeToolRequest(google.protobuf.message.Message):
     replay_class: Global___ReplayClass.ValueType
     """Only for tools that let the caller say, for example `http.request`."""
     hold_micros: builtins.int
-    """Money to hold for it, in micros; what it really costs is settled with the receipt."""
+    """Money to hold for it, in micros, where the tool does not say more; what it really costs is settled with the receipt."""
     @property
     def arguments(self) -> google.protobuf.struct_pb2.Value:
         """Its arguments."""
@@ -339,7 +339,7 @@ class GenerateRequest(google.protobuf.message.Message):
     model: builtins.str
     """A model of this gateway."""
     hold_micros: builtins.int
-    """Money to hold for it, in micros."""
+    """Money to hold for it, in micros, where it is more than what the call may cost by the model's price."""
     @property
     def body(self) -> google.protobuf.struct_pb2.Value:
         """The request in the OpenAI-compatible form, without `model`: `{"messages": […], "max_tokens": …}`."""
