@@ -22,7 +22,7 @@ class Lane:
         self.receiver = receiver
         self.name = name
         self.in_flight = 0
-        self.timed = False
+        self.timed_s = float("inf")
         self._settings = settings
         self._queue: deque[Outgoing] = deque()
         self._held = 0

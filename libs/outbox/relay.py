@@ -147,12 +147,14 @@ class Relay:
             lane.in_flight += 1
             self._group.create_task(self._deliver(lane, batch))
         waits_s = lane.waits_s(now_s)
-        if waits_s and lane.in_flight < self._settings.in_flight and not lane.timed:
-            lane.timed = True
-            self._later(waits_s, self._pump_timed, lane)
+        due_s = now_s + waits_s
+        if waits_s and lane.in_flight < self._settings.in_flight and due_s < lane.timed_s:  # a long pause may be over by now
+            lane.timed_s = due_s
+            self._later(waits_s, self._pump_timed, lane, due_s)
 
-    def _pump_timed(self, lane: Lane) -> None:
-        lane.timed = False
+    def _pump_timed(self, lane: Lane, due_s: float) -> None:
+        if lane.timed_s == due_s:
+            lane.timed_s = float("inf")
         self._pump(lane)
 
     async def _deliver(self, lane: Lane, batch: list[Outgoing]) -> None:

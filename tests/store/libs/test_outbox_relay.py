@@ -588,3 +588,41 @@ async def test_time_that_passes_between_two_looks_at_the_clock_loses_no_event(st
             relay.offer(events)
             await wait_until(lambda: relay.pending == 0)
     assert len(stand.receiver.applied) == 24
+
+
+async def test_the_timer_of_a_long_pause_does_not_stand_for_the_short_wait_after_it(stand: Stand) -> None:
+    """One batch fails and the lane pauses long; the other is answered and ends the pause: what comes then goes soon."""
+    settings = dataclasses.replace(QUICK, batch_events=2, spacing_ms=20, retry_first_ms=60_000, retry_longest_ms=60_000)
+    failing, answered, late = (
+        [stand.event(f"{name}{n}") for n in range(count)] for name, count in (("f", 2), ("a", 2), ("l", 1))
+    )
+    fails, answers = asyncio.Event(), asyncio.Event()
+    calls = 0
+
+    async def send(receiver: str, lane: str, payloads: Sequence[bytes]) -> SendResult:
+        nonlocal calls
+        calls += 1
+        if calls == 1:
+            await fails.wait()
+            raise ConnectionError("away")
+        if calls == 2:
+            await answers.wait()
+        return await Receiver.send(stand.receiver, receiver, lane, payloads)
+
+    stand.receiver.send = send  # type: ignore[method-assign]
+    async with stand.relay(settings=dataclasses.replace(settings, sweep_every_ms=60_000)) as relay:
+        await relay.idle()
+        now_s = 1_000.0
+        relay._now_s = lambda: now_s  # type: ignore[method-assign]
+        await stand.commit(*failing, *answered, *late)
+        relay.offer([*failing, *answered])
+        await wait_until(lambda: calls == 2)
+        fails.set()
+        lane = relay._lanes["readiness", "event"]
+        await wait_until(lambda: lane.in_flight == 1)
+        answers.set()
+        await wait_until(lambda: len(stand.receiver.applied) == 4 and lane.in_flight == 0)
+        relay.offer(late)
+        await asyncio.wait_for(stand.db.fetch(ROWS), 5)
+        now_s += 1
+        await wait_until(lambda: b"l0" in stand.receiver.applied, timeout_s=5)
