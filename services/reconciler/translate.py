@@ -16,7 +16,7 @@ from services.reconciler.domain.cases import Case, CaseState, Finding, Inspectio
 from services.reconciler.ports import Stuck
 
 _NAME_LIMIT = 200
-_UNKNOWN_KINDS = ("unknown_effect", "effect_needs_person")
+_UNKNOWN_KINDS = ("unknown_effect", "effect_needs_reconciliation")
 
 
 def _name(kind: str, run_id: bytes, step_key: str, slot: str) -> Name:

@@ -127,11 +127,13 @@ class SchedulerReads:
         return [dict(row) for row in await self._db.fetch(_Q.ending_long, before_ms, limit)]
 
     async def step_fences(self, runs: Collection[UUID]) -> tuple[int, dict[Key, tuple[StepFence, bool]]]:
-        """The incarnation in which the read began, and for each step of these runs its fence and whether it is a first grant
-        that is live. A lease of an earlier incarnation is answered as held by nobody: it is not vouched for any more."""
-        started_in = self._db.incarnation
+        """The incarnation that answers, and for each step of these runs its fence and whether it is a first grant that is live.
+        A lease of an earlier incarnation is answered as held by nobody: it is not vouched for any more. The connection that
+        reads says which incarnation it is of: what this process last heard may be from before a promotion."""
+        async with self._db.tx() as tx:
+            started_in, held = tx.incarnation, await tx.fetch(_T.step_fences, sorted(set(runs)))
         found: dict[Key, tuple[StepFence, bool]] = {}
-        for row in await self._db.fetch(_T.step_fences, sorted(set(runs))):
+        for row in held:
             current = row["incarnation"] == started_in
             attempt = row["attempt_id"] if current else NIL
             fence = StepFence(row["authority_epoch"], row["lease_epoch"], attempt)

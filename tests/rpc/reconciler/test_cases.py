@@ -10,6 +10,7 @@ from runway.reconciler.v1 import reconciler_service_pb2 as pb
 
 from libs.kernel.refusal import Reason
 from libs.testkit import wait_until
+from services.gateway.loops import KINDS
 from tests.rpc.reconciler.conftest import RUN, World, bearer, refused
 
 OPEN, NEEDS = pb.CASE_STATE_OPEN, pb.CASE_STATE_NEEDS_RECONCILIATION
@@ -196,6 +197,25 @@ async def test_an_effect_whose_event_was_lost_is_found(world: World) -> None:
     world.gateway.stuck = []
     await world.deliver(world.unknown())
     assert len(await world.cases()) == 1
+
+
+@pytest.mark.requirement("fx.unknown")
+async def test_a_case_that_needs_a_person_and_was_lost_here_is_found(world: World) -> None:
+    effect = world.effect(state="needs_reconciliation", finding=gw.FINDING_UNDECIDABLE)
+    world.gateway.stuck = [
+        inbox_pb2.StuckItem(
+            kind=KINDS["needs_reconciliation"],  # as the gateway says it
+            run_id=RUN.bytes,
+            since_ms=5,
+            step_key="publish",
+            slot="git.push#1",
+            tool="git.push",
+            dispatch=1,
+        )
+    ]
+    case = await world.case_in(NEEDS)
+    assert (await world.decide(case, ABSENT)).state == ABSENT
+    assert effect.state == "absent"
 
 
 async def test_absent_waits_for_the_end_of_look_ups_and_observed_does_not(world: World) -> None:

@@ -3,8 +3,10 @@
 from libs.fence.values import GateValue
 from libs.kernel.epochs import Mode, StepFence
 from libs.kernel.ids import NIL
+from libs.pg import Database
 from services.scheduler.app.revoke_tickets import revoke_tickets
 from services.scheduler.domain.ticket import End
+from services.scheduler.store.shards import SchedulerReads
 from tests.store.scheduler.harness import EPOCH, Field, Leader, failure
 
 
@@ -45,3 +47,26 @@ async def test_a_step_that_was_met_by_its_withdrawal_is_raised_too_where_grants_
     await new.acknowledge(ticket.run_id, StepFence(6, 2, NIL))
     (granted,) = await new.claim()
     assert granted.lease.fence.lease_epoch == 3
+
+
+async def test_fences_are_answered_by_the_incarnation_of_the_connection_that_reads(field_: Field, one: Leader) -> None:
+    ticket = field_.ticket(points=1)
+    await one.enqueue(ticket)
+    (granted,) = await one.claim()
+    key = ticket.key
+    assert (await one.reads.step_fences([ticket.run_id]))[1][key] == (granted.lease.fence, True)
+    promoted = await field_.leader("promoted", counter=1)
+    stale = SchedulerReads(StaleIncarnation(promoted.db, one.book.incarnation))  # type: ignore[arg-type]
+    answered_in, found = await stale.step_fences([ticket.run_id])
+    fence = granted.lease.fence
+    assert answered_in == promoted.db.incarnation
+    assert found[key] == (StepFence(fence.authority_epoch, fence.lease_epoch, NIL), False)
+
+
+class StaleIncarnation:
+    """A database whose promotion this process has not heard of: only its connections know."""
+
+    def __init__(self, db: Database, heard: int) -> None:
+        self.incarnation = heard
+        self.tx = db.tx
+        self.fetch = db.fetch
