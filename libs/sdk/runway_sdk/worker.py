@@ -32,6 +32,8 @@ from runway_sdk.workflow import Step, Workflow, identifier
 
 log = logging.getLogger("runway.worker")
 CLAIM_WAIT_S = 20
+LAST_ANSWER_S = 2.0
+"""How long a draining worker waits for what its claim got."""
 STOP_S = 5.0
 """How long a step may take to end once it is cancelled; then it is left behind."""
 QUIET_PAUSE_S = 0.4
@@ -103,7 +105,7 @@ class Worker:
             await self._connection.close()
 
     def drain(self) -> None:
-        """Takes no new work; `run` returns when what runs has ended."""
+        """Waits for no new work; `run` returns when what runs has ended. What was being granted at this moment still runs."""
         self._draining.set()
         self._freed.set()
 
@@ -144,13 +146,13 @@ class Worker:
         draining = asyncio.ensure_future(self._draining.wait())
         try:
             await asyncio.wait({asking, draining}, return_when=asyncio.FIRST_COMPLETED)
-            if not asking.done():
-                return []
-            answer = asking.result()
+            answer = asking.result() if asking.done() else await self._last_answer(request)
             return list(answer.leases)
         except (Unauthenticated, InvalidRequest):
             raise  # no later claim fares better
         except RunwayError as refused:
+            if self._draining.is_set():
+                return []
             if not self._away and (pause_s >= QUIET_PAUSE_S or not isinstance(refused, Unavailable)):
                 self._away = True
                 log.warning("no work can be had now, asking again: %s", refused)
@@ -159,6 +161,15 @@ class Worker:
         finally:
             asking.cancel()
             draining.cancel()
+
+    async def _last_answer(self, request: pb.ClaimAttemptsRequest) -> pb.ClaimAttemptsResponse:
+        """The same claim once more, without a wait: a lease being granted now would else be nobody's, and cost an attempt."""
+        assert self._connection is not None
+        last = pb.ClaimAttemptsRequest()
+        last.CopyFrom(request)
+        last.wait.CopyFrom(Duration())
+        answer: pb.ClaimAttemptsResponse = await self._connection.call(self._stub.ClaimAttempts, last, timeout_s=LAST_ANSWER_S)
+        return answer
 
     def _begin(self, lease: pb.Lease) -> None:
         if lease.attempt_id in self._live:

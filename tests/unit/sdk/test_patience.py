@@ -75,3 +75,33 @@ async def test_a_launch_waits_for_its_tenants_rate_and_for_nothing_else(monkeypa
         monkeypatch.setattr(client._gather, "_send", refusing(late))
         with pytest.raises(BudgetExhausted):
             await client.launch("w", request_id="three")
+
+
+class Claims:
+    """A scheduler whose poll waits until it is asked again under the same claim, as a lease is being granted."""
+
+    def __init__(self) -> None:
+        self.asked: list[pb.ClaimAttemptsRequest] = []
+        self.waits = asyncio.Event()
+        self.ClaimAttempts = None
+
+    async def call(self, method: Any, request: pb.ClaimAttemptsRequest, **_: Any) -> pb.ClaimAttemptsResponse:
+        self.asked.append(request)
+        if request.wait.seconds:
+            self.waits.set()
+            await asyncio.Event().wait()
+        return pb.ClaimAttemptsResponse(leases=[pb.Lease(attempt_id=b"a" * 16)])
+
+
+async def test_a_worker_that_drains_takes_what_its_claim_was_granted(monkeypatch: pytest.MonkeyPatch) -> None:
+    worker, claims = Worker([], target=TARGET), Claims()
+    monkeypatch.setattr(worker, "_connection", claims)
+    monkeypatch.setattr(worker, "_stub", claims, raising=False)
+    request = pb.ClaimAttemptsRequest(claim_id=b"c" * 16, slots=4, wait=Duration(seconds=20))
+    claiming = asyncio.create_task(worker._claim_once(request, 0.05))
+    await claims.waits.wait()
+    worker.drain()
+    leases = await asyncio.wait_for(claiming, 3)
+    assert leases is not None
+    assert [lease.attempt_id for lease in leases] == [b"a" * 16]
+    assert [(ask.claim_id, ask.slots, ask.wait.seconds) for ask in claims.asked] == [(b"c" * 16, 4, 20), (b"c" * 16, 4, 0)]
