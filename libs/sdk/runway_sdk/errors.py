@@ -154,7 +154,7 @@ _BY_REASON: Mapping[str, type[RunwayError]] = {
     "CHECKPOINT_CONFLICT": VersionConflict,
     "UNAUTHENTICATED": Unauthenticated,
     "LEASE_FENCED": LeaseLost,
-    "LEASE_EXPIRED": LeaseLost,
+    "LEASE_EXPIRED": Unavailable,  # nobody could be asked whether the lease lives: not the same as its end
     "LEASE_INVALID": LeaseLost,
     "EPOCH_STALE": EpochStale,
     "RUN_PAUSED": RunStopped,

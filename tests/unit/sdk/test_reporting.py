@@ -10,7 +10,7 @@ from runway.common.v1 import common_pb2
 from runway.scheduler.v1 import worker_service_pb2 as pb
 from runway_sdk.connection import Connection, Target
 from runway_sdk.context import Context, LeaseHolder
-from runway_sdk.errors import RunwayError, Unavailable
+from runway_sdk.errors import RunwayError, Unavailable, item_error_of
 from runway_sdk.reporting import Reporter
 from runway_sdk.values import to_value
 
@@ -114,4 +114,25 @@ async def test_a_restore_whose_stream_breaks_is_made_again(monkeypatch: pytest.M
     monkeypatch.setattr(context, "_read_checkpoint", stream)
     assert await context.restore() is None
     assert stream.calls == 2
+    await connection.close()
+
+
+async def test_a_dead_token_in_an_outage_does_not_end_the_attempt(monkeypatch: pytest.MonkeyPatch) -> None:
+    connection = Connection(Target("127.0.0.1:1", "rk_none"))
+    mine = holder()
+    names = {"run_id": "r", "step_key": "s", "tenant": "t", "project": "p", "traceparent": ""}
+    context = Context(connection, mine, attempt_id=UUID(int=1), attempt_number=1, **names)
+    tokens: list[bytes] = []
+
+    async def call(method: object, request: object, *, lease: bytes, **_: object) -> str:
+        tokens.append(lease)
+        if len(tokens) == 1:
+            mine.token = b"renewed by a heartbeat"
+            raise item_error_of(common_pb2.ItemError(reason="LEASE_EXPIRED", message="no authority answers"))
+        return "done"
+
+    monkeypatch.setattr(connection, "call", call)
+    assert await context._leased(call, None, 1.0) == "done"
+    assert tokens == [b"token", b"renewed by a heartbeat"]
+    assert not mine.lost.is_set()
     await connection.close()
