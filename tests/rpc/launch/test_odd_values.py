@@ -125,7 +125,7 @@ async def test_an_odd_spec_is_refused_with_its_field_or_serves(client: Client, n
     await client.launch("simple", {"x": 1})
 
 
-TAKEN = {"nul description", "odd nanos", "odd ref", "anchor ref", "loop ref", "id", "surrogate"}
+TAKEN = {"odd nanos", "odd ref", "anchor ref", "loop ref", "id", "surrogate"}
 
 LAUNCHES = {
     "nul request id": launch(request_id="\0"),
