@@ -20,6 +20,7 @@ from services.launch.app.record_receipts import record_receipts
 from services.launch.app.wait_runs import WaitHub
 from services.launch.clients.notices import EventNotices
 from services.launch.clients.points import PointClients, receipt_of
+from services.launch.clients.waits import WaitClient
 from services.launch.domain.workflow import POINT_NAMES
 from services.launch.loops import LaunchStuck, loops
 from services.launch.ports import Limits, Ports
@@ -74,7 +75,8 @@ async def compose(host: Host) -> Service:
     )
     control = replace(ports, db=LaunchDatabase(control_db, relay, host.ids), reads=LaunchReads(control_db))
     leaf = LaunchReads(leaf_db)
-    servicer = LaunchServicer(ports, control, hub, LaunchRate(host.clock, settings.launches_per_s, settings.launch_burst))
+    rate = LaunchRate(host.clock, settings.launches_per_s, settings.launch_burst)
+    servicer = LaunchServicer(ports, control, hub, rate, WaitClient(host.peers))
 
     async def start() -> None:
         for database in (db, control_db, leaf_db):

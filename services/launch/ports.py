@@ -259,6 +259,22 @@ class LeafReads(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """What a run waits for; `all_wait` where nothing of it can move."""
+
+    all_wait: bool
+    reasons: tuple[str, ...]
+
+
+class Waits(Protocol):
+    """Readiness, by its own account."""
+
+    async def waits(self, run_ids: Sequence[UUID]) -> dict[UUID, Waiting]:
+        """Of runs that wait for something; empty where nobody can say now."""
+        ...
+
+
 class Notices(Protocol):
     """Builds the payloads of events; protobuf stays at the edge."""
 

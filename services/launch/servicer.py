@@ -21,9 +21,9 @@ from services.launch.app.launch_runs import LaunchAsk, Launched, check, is_repea
 from services.launch.app.limit_rate import LaunchRate
 from services.launch.app.publish_version import publish_version, refuse_invalid
 from services.launch.app.wait_runs import WaitHub, wait_run, watch_run
-from services.launch.domain.run import Run
+from services.launch.domain.run import Run, RunState
 from services.launch.domain.workflow import NAME
-from services.launch.ports import Ports, Version
+from services.launch.ports import Ports, Version, Waits
 
 MAX_WAIT_MS = 60_000
 DEFAULT_WAIT_MS = 20_000
@@ -43,8 +43,9 @@ def project_of(caller: Caller, asked: str) -> str:
 class LaunchServicer(launch_service_pb2_grpc.LaunchServiceServicer):
     """Calls that arrive together form one batch; cancels go by the control pool."""
 
-    def __init__(self, ports: Ports, control: Ports, hub: WaitHub, rate: LaunchRate) -> None:
+    def __init__(self, ports: Ports, control: Ports, hub: WaitHub, rate: LaunchRate, waits: Waits) -> None:
         self._ports = ports
+        self._waits = waits
         self._hub = hub
         self._rate = rate
         self._launch: Batcher[LaunchAsk, Launched] = Batcher(
@@ -160,7 +161,10 @@ class LaunchServicer(launch_service_pb2_grpc.LaunchServiceServicer):
 
     async def GetRun(self, request: pb.GetRunRequest, context: Any) -> pb.GetRunResponse:
         """See the contract."""
-        return pb.GetRunResponse(run=translate.run_message(await self._run(request.run_id)))
+        run = await self._run(request.run_id)
+        moving = run.head.state == RunState.RUNNING
+        waiting = (await self._waits.waits([run.head.run_id])).get(run.head.run_id) if moving else None
+        return pb.GetRunResponse(run=translate.run_message(run, waiting=waiting))
 
     async def ListRuns(self, request: pb.ListRunsRequest, context: Any) -> pb.ListRunsResponse:
         """See the contract."""

@@ -26,7 +26,7 @@ from services.launch.domain.admission import Account
 from services.launch.domain.closing import Closing
 from services.launch.domain.run import FailureFacts, Run, RunEventFacts, RunState
 from services.launch.domain.workflow import POINT_NAMES, NeedSpec, StepSpec, WorkflowSpec
-from services.launch.ports import GateFacts, InFlight, ScopeFacts, Usage, Version
+from services.launch.ports import GateFacts, InFlight, ScopeFacts, Usage, Version, Waiting
 
 DEFAULT_ATTEMPTS = 3
 DEFAULT_INITIAL_BACKOFF_MS = 200
@@ -192,9 +192,10 @@ def receipts(run: Run) -> list[launch_service_pb2.EnforcementReceipt]:
     return found
 
 
-def run_message(run: Run, *, payload: bool = True) -> launch_service_pb2.Run:
-    """A run; `payload` False leaves input and output out."""
+def run_message(run: Run, *, payload: bool = True, waiting: Waiting | None = None) -> launch_service_pb2.Run:
+    """A run; `payload` False leaves input and output out. A running one of which nothing can move is shown as waiting."""
     head = run.head
+    state = RunState.WAITING if waiting and waiting.all_wait and head.state == RunState.RUNNING else head.state
     return launch_service_pb2.Run(
         run_id=str(head.run_id),
         tenant=head.tenant,
@@ -202,7 +203,8 @@ def run_message(run: Run, *, payload: bool = True) -> launch_service_pb2.Run:
         workflow=launch_service_pb2.WorkflowPin(
             name=run.workflow_name, number=run.workflow_number, digest=run.digest.hex(), build=run.build
         ),
-        state=launch_service_pb2.RunState.ValueType(int(head.state)),
+        state=launch_service_pb2.RunState.ValueType(int(state)),
+        wait_reasons=waiting.reasons if waiting else (),
         outcome=head.outcome,
         cancel_extent=run.cancel_extent,
         run_class=launch_service_pb2.RunClass.ValueType(run.run_class),

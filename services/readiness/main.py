@@ -1,5 +1,6 @@
 """Composition root of readiness: the only file that constructs things."""
 
+from runway.internal.readiness.v1.readiness_internal_pb2_grpc import add_ReadinessInternalServiceServicer_to_server
 from runway.readiness.v1.readiness_service_pb2_grpc import add_ReadinessServiceServicer_to_server
 
 from libs.outbox import Relay
@@ -17,6 +18,7 @@ from services.readiness.clients.versions import VersionClient
 from services.readiness.loops import ReadinessStuck, loops
 from services.readiness.ports import Ports
 from services.readiness.servicer import ReadinessServicer
+from services.readiness.servicer_control import InternalServicer
 from services.readiness.settings import ReadinessSettings
 from services.readiness.store.steps import ReadinessDatabase
 
@@ -35,7 +37,14 @@ async def compose(host: Host) -> Service:
     return Composed(
         name="readiness",
         healthy=db.ping,
-        servicers=[Mounted(add_ReadinessServiceServicer_to_server, servicer, "runway.readiness.v1.ReadinessService")],
+        servicers=[
+            Mounted(add_ReadinessServiceServicer_to_server, servicer, "runway.readiness.v1.ReadinessService"),
+            Mounted(
+                add_ReadinessInternalServiceServicer_to_server,
+                InternalServicer(store),
+                "runway.internal.readiness.v1.ReadinessInternalService",
+            ),
+        ],
         inbox=lambda raws: consumers.apply(ports, raws),
         stuck=ReadinessStuck(ports, store, db).list_stuck,
         loops=[Loop("relay", relay.run), *loops(ports, store, settings)],

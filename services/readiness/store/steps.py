@@ -209,6 +209,11 @@ class ReadinessDatabase:
         """Steps that wait for an effect's outcome: run, step, slots."""
         return [(r["run_id"], r["step_key"], r["pending"]) for r in await self._db.fetch(_Q.waiting_long, limit)]
 
+    async def waits(self, run_ids: Sequence[UUID]) -> dict[UUID, tuple[bool, tuple[str, ...]]]:
+        """Whether every open step of a run waits, and for what."""
+        rows = await self._db.fetch(_Q.waits, list(run_ids))
+        return {row["run_id"]: (row["all_wait"], tuple((row["reasons"] or "").split())) for row in rows}
+
     async def forget_closed(self, before_ms: int) -> None:
         """Drops old notes of closings that overtook their launch."""
         await self._db.fetch(_Q.forget_closed, before_ms)

@@ -222,6 +222,22 @@ async def test_a_launch_whose_version_is_not_known_is_told_again(bench: Bench) -
     assert [item.verdict for item in verdicts] == [inbox_pb2.VERDICT_RETRY, inbox_pb2.VERDICT_APPLIED]
 
 
+@pytest.mark.requirement("run.states")
+async def test_a_run_of_which_nothing_can_move_is_shown_waiting_with_its_reason(bench: Bench) -> None:
+    run = await bench.client.launch("diamond", {})
+    await bench.ticket(run.run_id, "start")
+    lease = ev.Event(first_lease=ev.FirstLease(run_id=UUID(run.run_id).bytes, leased_at_ms=1))
+    await bench.host.peers.deliver("launch", inbox_pb2.DeliverRequest(service="launch", events=[lease.SerializeToString()]))
+    moving = await bench.client.get(run.run_id)
+    assert (moving.state, list(moving.wait_reasons)) == (lp.RUN_STATE_RUNNING, [])
+    doubt = done(run.run_id, "start", end=ev.ATTEMPT_END_UNCERTAIN)
+    doubt.attempt_finished.unresolved_slots.append("push")
+    doubt.attempt_finished.unresolved_versions.append(2)
+    await bench.tell(doubt)
+    waiting = await bench.client.get(run.run_id)
+    assert (waiting.state, list(waiting.wait_reasons)) == (lp.RUN_STATE_WAITING, ["reconciliation"])
+
+
 async def test_other_tenants_and_garbage(bench: Bench) -> None:
     run = await bench.client.launch("diamond", {})
     await bench.ticket(run.run_id, "start")

@@ -91,3 +91,8 @@ ON CONFLICT DO NOTHING;
 -- name: versions
 -- Specs that were kept.
 SELECT digest, spec FROM workflow_version WHERE digest = ANY ($1::bytea[]);
+
+-- name: waits
+-- What the open steps of these runs wait for; `all_wait` where none of them can move.
+SELECT run_id, bool_and(state = 4) AS all_wait, string_agg(DISTINCT nullif(wait_reason, ''), ' ') AS reasons
+  FROM step WHERE run_id = ANY ($1::uuid[]) AND state BETWEEN 2 AND 5 GROUP BY run_id;
