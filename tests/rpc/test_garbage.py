@@ -222,10 +222,17 @@ def payloads(noise: Noise, method: Any, good: list[Message]) -> Iterator[tuple[s
 
 
 async def all_serving(six: Target6) -> None:
+    """Every service serves. The noise runs in the services' own loop and may have held it up past a session with etcd: then
+    the scheduler says NOT_SERVING until it leads again, by itself."""
     check = health_pb2_grpc.HealthStub(six.channels["public"])
     for name in SERVICES:
-        answer = await check.Check(health_pb2.HealthCheckRequest(service=name), timeout=5)
-        assert answer.status == health_pb2.HealthCheckResponse.SERVING, name
+        request = health_pb2.HealthCheckRequest(service=name)
+
+        async def serving(request: health_pb2.HealthCheckRequest = request) -> bool:
+            answer = await check.Check(request, timeout=5)
+            return bool(answer.status == health_pb2.HealthCheckResponse.SERVING)
+
+        await wait_until(serving, timeout_s=20, what=f"{name} that serves")
 
 
 async def test_nonsense_is_refused_with_a_reason_and_stores_nothing(six: Target6) -> None:
