@@ -1,12 +1,12 @@
 """The same effect, its gateway or worker killed at each boundary in turn: done once, and the run succeeds."""
 
-import asyncio
 import secrets
 
 import pytest
 from runway.gateway.v1 import gateway_service_pb2 as gw
 from runway_sdk.testing import BOUNDARIES, Stack
 
+from libs.testkit.waiting import wait_until
 from tests.system.conftest import FLOWS, Origin
 from tests.system.flows import pushing, resuming
 
@@ -22,10 +22,12 @@ async def test_one_push_whatever_dies_and_when(stack: Stack, origin: Origin, bou
     async with stack.worker(f"{FLOWS}:pushing", worker_id=f"w-{boundary}") as worker:
         if boundary == "before_completion":
             run = await stack.client.launch("pushing", {"repository": str(origin.path), "branch": branch})
-            while not any(
-                step.step_key == "prepare" and step.output.ByteSize() for step in await stack.client.steps(run.run_id)
-            ):
-                await asyncio.sleep(0.02)
+
+            async def prepared() -> bool:
+                steps = await stack.client.steps(run.run_id)
+                return any(step.step_key == "prepare" and step.output.ByteSize() for step in steps)
+
+            await wait_until(prepared, timeout_s=30, what="the step before the push")
             stack.arm(boundary)
             await stack.struck(boundary)
             await worker.process.wait()

@@ -6,6 +6,7 @@ import pytest
 from runway.launch.v1 import launch_service_pb2 as pb
 from runway_sdk.testing import Stack
 
+from libs.testkit.waiting import wait_until
 from tests.system.conftest import FLOWS, Counter
 from tests.system.flows import hammering, waiting
 
@@ -17,9 +18,10 @@ async def test_no_effect_after_enforced_with_many_attempts_calling(stack: Stack,
     await stack.client.publish(hammering)
     async with stack.worker(f"{FLOWS}:hammering", worker_id="hammers", slots=20):
         runs = await asyncio.gather(*(stack.client.launch("hammering", {"calls": 10_000}) for _ in range(20)))
-        for run in runs:
-            while counter.total(f"/hit/{run.run_id}/") < 2:
-                await asyncio.sleep(0.02)
+        prefixes = [f"/hit/{run.run_id}/" for run in runs]
+        await wait_until(
+            lambda: all(counter.total(prefix) >= 2 for prefix in prefixes), timeout_s=60, what="two calls of every run"
+        )
         answers = await asyncio.gather(*(stack.client.cancel(run.run_id, "enough") for run in runs))
         enforced = {answer.run.run_id: len(await stack.client.effects(answer.run.run_id)) for answer in answers}
         for answer in answers:
@@ -33,17 +35,21 @@ async def test_no_effect_after_enforced_with_many_attempts_calling(stack: Stack,
             assert counter.total(f"/hit/{run.run_id}/") <= len(effects)
 
 
+async def running(stack: Stack, run_id: str) -> None:
+    async def runs() -> bool:
+        return (await stack.client.get(run_id)).state == pb.RUN_STATE_RUNNING
+
+    await wait_until(runs, timeout_s=30, what="an attempt of the run")
+
+
 @pytest.mark.requirement("run.cancel")
 async def test_a_waiting_attempt_is_stopped_and_its_worker_takes_new_work(stack: Stack) -> None:
     await stack.client.publish(waiting)
     async with stack.worker(f"{FLOWS}:waiting", worker_id="waits", slots=1):
         run = await stack.client.launch("waiting")
-        while (await stack.client.get(run.run_id)).state != pb.RUN_STATE_RUNNING:
-            await asyncio.sleep(0.02)
+        await running(stack, run.run_id)
         await stack.client.cancel(run.run_id)
         assert (await stack.client.wait(run.run_id, settled=True, timeout_s=10)).outcome == "cancelled"
         again = await stack.client.launch("waiting")
-        async with asyncio.timeout(20):
-            while (await stack.client.get(again.run_id)).state != pb.RUN_STATE_RUNNING:
-                await asyncio.sleep(0.05)
+        await running(stack, again.run_id)
         await stack.client.cancel(again.run_id)

@@ -85,7 +85,7 @@ async def _strike(stack: Stack, workers: list[WorkerProcess], remote: Remote, fa
     await stack.struck("after_call", timeout_s=120)
     if not remote.head(facts.branch):
         stack.resume("gateway")
-        await asyncio.sleep(0.5)
+        await asyncio.sleep(0.5)  # the gateway goes on: its receipt says why, if it comes; the demo has failed either way
         effects = [
             f"{effect.state}: {effect.evidence} {effect.failure.message}" for effect in await stack.client.effects(facts.run_id)
         ]

@@ -202,7 +202,7 @@ class ClaimDesk:
                     continue
             except Refusal as no:
                 log.warning("a claim cycle was refused", reason=no.reason.value, message=no.message)
-                await asyncio.sleep(0.1)
+                await asyncio.sleep(0.1)  # whoever refused gets a moment: the polls still wait, and the next plan begins anew
                 self.book.wake.set()
 
     async def cycle(self) -> int:
