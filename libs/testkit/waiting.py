@@ -12,12 +12,12 @@ _LONGEST_PAUSE_S = 0.05
 
 
 @overload
-async def wait_until(predicate: Callable[[], Awaitable[T]], timeout_s: float = 5.0, *, what: str = "") -> T: ...
+async def wait_until(predicate: Callable[[], Awaitable[T]], timeout_s: float = 15.0, *, what: str = "") -> T: ...
 @overload
-async def wait_until(predicate: Callable[[], T], timeout_s: float = 5.0, *, what: str = "") -> T: ...
+async def wait_until(predicate: Callable[[], T], timeout_s: float = 15.0, *, what: str = "") -> T: ...
 
 
-async def wait_until(predicate: Callable[[], Any], timeout_s: float = 5.0, *, what: str = "") -> Any:
+async def wait_until(predicate: Callable[[], Any], timeout_s: float = 15.0, *, what: str = "") -> Any:
     """The first true answer of `predicate` (plain or async), or an AssertionError when time is up."""
     end, pause_s = time.monotonic() + timeout_s, _FIRST_PAUSE_S
     while True:
