@@ -29,6 +29,8 @@ class EmbeddedError(RuntimeError):
 
 
 _LOWEST_PORT = 15_000
+_given: set[int] = set()
+"""Ports that this process was given and may not have bound yet."""
 
 
 def _ephemeral_from() -> int:
@@ -50,7 +52,9 @@ def free_port() -> int:
                 probe.bind(("127.0.0.1", port))
             except OSError:
                 continue
-            return port
+            if port not in _given:
+                _given.add(port)
+                return port
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])

@@ -137,7 +137,9 @@ class DevStack:
             await migrate(urls[name], f"services.{name}.migrations")
         secret = self._kept("service-secret", lambda: secrets.token_urlsafe(32))
         self._environ = self._surroundings(urls, endpoints, secret)
-        await asyncio.gather(*(self._spawn(host) for host in self.hosts))
+        begun = await asyncio.gather(*(self._spawn(host) for host in self.hosts), return_exceptions=True)
+        if any(isinstance(result, BaseException) for result in begun):
+            await self._elsewhere(urls, endpoints, secret)
         key = await self._key(secret)
         profile = self.profile(key)
         path = self.folder / "profile.json"
@@ -149,6 +151,19 @@ class DevStack:
             profile=str(path),
             **{name: value for name, value in profile.items() if name != "api_key"},
         )
+
+    async def _elsewhere(self, urls: Mapping[str, str], endpoints: Sequence[str], secret: str) -> None:
+        """Starts the hosts once more at other addresses: most likely somebody took a port meanwhile."""
+        for host in self.hosts:
+            watch, host.watch = host.watch, None
+            if watch is not None:
+                watch.cancel()
+            await self._end(host)
+            host.public, host.control, host.leaf = _address(), _address(), _address()
+        if self._public:
+            self.hosts[0].public = self._public
+        self._environ = self._surroundings(urls, endpoints, secret)
+        await asyncio.gather(*(self._spawn(host) for host in self.hosts))
 
     async def _servers(self) -> tuple[dict[str, str], list[str]]:
         """Addresses of the databases and of etcd: external where the environment names them, else embedded."""
