@@ -75,12 +75,25 @@ class Target6:
         ]
 
     async def stored(self) -> dict[str, int]:
-        """Rows of every table that changes only on request."""
+        """Rows of every table that changes only on request, once all that was accepted has reached every service."""
+        counts: dict[str, int] = {}
+
+        async def at_rest() -> bool:
+            # An event leaves its outbox only when its receiver has committed it with what follows from it. One pass may miss
+            # what went backwards while it read, so two passes must agree.
+            nonlocal counts
+            last, counts = counts, await self._count()
+            waiting = sum(rows for table, rows in counts.items() if table.endswith(".outbox"))
+            return waiting == 0 and counts == last
+
+        await wait_until(at_rest, timeout_s=20, what="outboxes that are empty")
+        return {table: rows for table, rows in counts.items() if table.partition(".")[2] not in VOLATILE}
+
+    async def _count(self) -> dict[str, int]:
         counts: dict[str, int] = {}
         for name, store in self.stores.items():
             for (table,) in await store.fetch(COUNT_TABLES):
-                if table not in VOLATILE:
-                    counts[f"{name}.{table}"] = await store.fetchval(f'select count(*) from "{table}"')
+                counts[f"{name}.{table}"] = await store.fetchval(f'select count(*) from "{table}"')
         return counts
 
 
