@@ -16,7 +16,7 @@ from pathlib import Path
 
 import uvloop
 
-from libs.runtime import faults
+from libs.runtime import collector, faults
 from libs.runtime.host import Compose, Host, load_compose
 from libs.runtime.service import SERVICES
 from libs.runtime.settings import HostSettings
@@ -76,6 +76,7 @@ async def _serve(
         await asyncio.wait({starting, waiting}, return_when=asyncio.FIRST_COMPLETED)
         if not ending.is_set():
             await starting
+            collector.calm()
             _announce(host, names, port_file, metrics_port)
             await waiting
     finally:

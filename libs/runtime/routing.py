@@ -5,6 +5,7 @@ Can go wrong: an answer that does not match its request. Counts are compared her
 the wrong events would forget what was never applied.
 """
 
+from collections import Counter
 from typing import Any
 
 from runway.internal.fence.v1 import fence_pb2, fence_pb2_grpc
@@ -54,8 +55,8 @@ class Router:
             raise _not_taken(service.name, "takes no events")
         incarnation, verdicts = await service.inbox(list(request.events))
         _same_count(service.name, len(request.events), len(verdicts))
-        for verdict in verdicts:
-            INBOX_EVENTS.labels(service.name, _VERDICTS[verdict.verdict]).inc()
+        for kind, count in Counter(verdict.verdict for verdict in verdicts).items():
+            INBOX_EVENTS.labels(service.name, _VERDICTS[kind]).inc(count)
         return inbox_pb2.DeliverResponse(verdicts=verdicts, incarnation=incarnation)
 
     async def list_stuck(self, request: inbox_pb2.ListStuckRequest) -> inbox_pb2.ListStuckResponse:

@@ -86,7 +86,7 @@ def failure_of(failure: events_pb2.Failure) -> FailureFacts:
 
 def attempt(fact: events_pb2.AttemptFinished) -> AttemptFact:
     """The end of an attempt."""
-    if fact.end == events_pb2.ATTEMPT_END_UNSPECIFIED or fact.end not in events_pb2.AttemptEnd.values():
+    if fact.end == events_pb2.ATTEMPT_END_UNSPECIFIED or fact.end not in _ENDS:
         raise invalid_field("attempt_finished.end", "is no end", "send one of AttemptEnd")
     if len(fact.unresolved_slots) != len(fact.unresolved_versions):
         raise invalid_field("attempt_finished.unresolved_versions", "does not match unresolved_slots", "send one a slot")
@@ -135,6 +135,7 @@ def ticket_input(run_input: bytes, outputs: Mapping[str, bytes]) -> bytes:
     return value.SerializeToString()
 
 
+_ENDS = frozenset(events_pb2.AttemptEnd.values())
 _NULL = struct_pb2.Value(null_value=struct_pb2.NULL_VALUE).SerializeToString()
 
 

@@ -6,6 +6,7 @@ The first signal drains (what runs may end), a second one ends at once: the atte
 import argparse
 import asyncio
 import base64
+import gc
 import importlib
 import json
 import logging
@@ -108,6 +109,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         )
         names = ", ".join(workflow.name for workflow in workflows)
         print(f"{worker.worker_id} works on {names} for {target.address}; Ctrl-C drains", file=sys.stderr, flush=True)
+        gc.freeze()
+        gc.set_threshold(50_000, 20, 100)  # messages and leases die by reference counting; what was imported stays
         asyncio.run(serve(worker))
     except RunwayError as error:
         raise SystemExit(f"the worker ended: {error}") from None

@@ -343,6 +343,7 @@ class ClaimDesk:
         fault_point("scheduler.after_grant")
         answers: dict[int, list[GrantedLease]] = {}
         by_key = {ask.key: ask for ask in asks}
+        classes: dict[int, int] = {}
         for waiting, ready in taken:
             row = granted.get(ready.candidate.key)
             if row is None:
@@ -357,7 +358,9 @@ class ClaimDesk:
             answers.setdefault(waiting.number, []).append(GrantedLease(lease, row.input, row.traceparent, signed))
             self._claims.setdefault(waiting.ask.name, {})[ask.key] = fence
             self._claims.move_to_end(waiting.ask.name)
-            GRANTS.labels(CLASS_NAMES.get(lease.run_class, "automation")).inc()
+            classes[lease.run_class] = classes.get(lease.run_class, 0) + 1
+        for number, count in classes.items():
+            GRANTS.labels(CLASS_NAMES.get(number, "automation")).inc(count)
         while len(self._claims) > CLAIMS_REMEMBERED:
             self._claims.popitem(last=False)
         return answers
