@@ -6,9 +6,10 @@ READY := $(VENV)/.ready
 GEN := .venv-gen/.ready
 REPO ?=
 TESTS ?=
+DRILLS ?=
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help demo test dev lint types gen gen-check bench lock clean
+.PHONY: help demo test chaos dev lint types gen gen-check bench lock clean
 .DEFAULT_GOAL := help
 
 help:  ## this list
@@ -33,6 +34,9 @@ demo: $(READY)  ## a crash survived, on a sample repository; REPO=path for your 
 
 test: $(READY) $(GEN)  ## every test, on real PostgreSQL and etcd; TESTS=path for some of them
 	$(BIN)/python -m pytest -n 2 --dist loadgroup $(TESTS)
+
+chaos: $(READY)  ## every drill on real processes (about 25 min), reports in build/chaos; DRILLS=kill-launch,… for some
+	@$(BIN)/runway drill $(or $(DRILLS),all)
 
 dev: $(READY)  ## an installation in .runway, until Ctrl-C
 	@$(BIN)/runway dev

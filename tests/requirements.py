@@ -68,5 +68,8 @@ REQUIREMENTS: dict[str, Requirement] = {
     "sec.dataclass": Requirement("Tenant and data class are part of every object's key.", "000"),
     "art.store": Requirement("Artifacts by digest, streamed, size-limited, verified.", "000 002"),
     "ux.dev": Requirement("Two commands from nothing to a crash survived, no Docker, no key.", "field"),
+    "ops.drills": Requirement(
+        "Drills on real processes: traffic beside one fault, a recorded history, a model, a report with a verdict.", "000"
+    ),
     "sec.secrets": Requirement("Secrets never reach logs, events, traces, checkpoints or error text.", "002"),
 }

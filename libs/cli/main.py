@@ -16,6 +16,7 @@ app = typer.Typer(
 app.command()(install.dev)
 app.command()(install.doctor)
 app.command()(demo)
+app.command()(install.drill)
 app.add_typer(runs.app, name="run")
 app.add_typer(things.workflow_app, name="workflow")
 app.add_typer(things.effect_app, name="effect")

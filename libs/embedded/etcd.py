@@ -8,6 +8,7 @@ import json
 import logging
 import signal
 import urllib.request
+from collections.abc import Mapping
 from pathlib import Path
 
 from libs.embedded.binaries import EtcdBinary, etcd_binary
@@ -20,11 +21,25 @@ _log = logging.getLogger("runway.embedded")
 
 
 class EmbeddedEtcd(EmbeddedServer):
-    """One etcd node that belongs to this process. `port=0` takes a free one; `fsync=False` is for tests."""
+    """One etcd node that belongs to this process. `port=0` takes a free one; `fsync=False` is for tests.
 
-    def __init__(self, folder: Path, *, port: int = 0, fsync: bool = True, timeout_s: float = 60.0) -> None:
+    `peers`: the peer ports of every member of its cluster by name, its own `name` among them; empty for a node alone.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        port: int = 0,
+        fsync: bool = True,
+        timeout_s: float = 60.0,
+        name: str = "runway",
+        peers: Mapping[str, int] | None = None,
+    ) -> None:
         super().__init__("etcd", folder, "etcd.log", signal.SIGTERM, port, timeout_s)
         self._fsync = fsync
+        self._name = name
+        self._peers = dict(peers or {})
         self._binary: EtcdBinary | None = None
 
     @property
@@ -40,11 +55,13 @@ class EmbeddedEtcd(EmbeddedServer):
 
     def _spawn(self) -> None:
         assert self._binary is not None
-        client, peer = f"http://127.0.0.1:{self.port}", f"http://127.0.0.1:{free_port()}"
+        peers = {name: f"http://127.0.0.1:{port}" for name, port in (self._peers or {self._name: free_port()}).items()}
+        client, peer = f"http://127.0.0.1:{self.port}", peers[self._name]
+        cluster = ",".join(f"{name}={address}" for name, address in peers.items())
         command = [
-            str(self._binary.path), "--name", "runway", "--data-dir", str(self.folder / "data"), "--log-level", "warn",
+            str(self._binary.path), "--name", self._name, "--data-dir", str(self.folder / "data"), "--log-level", "warn",
             "--listen-client-urls", client, "--advertise-client-urls", client,
-            "--listen-peer-urls", peer, "--initial-advertise-peer-urls", peer, "--initial-cluster", f"runway={peer}",
+            "--listen-peer-urls", peer, "--initial-advertise-peer-urls", peer, "--initial-cluster", cluster,
             "--auto-compaction-mode", "periodic", "--auto-compaction-retention", "1h",
         ]  # fmt: skip
         if not self._fsync:

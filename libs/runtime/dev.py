@@ -218,27 +218,26 @@ class DevStack:
                 }
         return environ
 
+    def _command_of(self, host: HostProcess) -> Sequence[str]:
+        """What is run for a host."""
+        return [sys.executable, "-m", "libs.runtime", "host", "--services", ",".join(host.services)]
+
+    def _environ_of(self, host: HostProcess) -> dict[str, str]:
+        """The environment of a host."""
+        binds = {"RUNWAY_PUBLIC_BIND": host.public, "RUNWAY_CONTROL_BIND": host.control, "RUNWAY_LEAF_BIND": host.leaf}
+        return self._environ | binds
+
     async def _spawn(self, host: HostProcess) -> None:
         """Starts a host and waits until it says that it is ready; watches it afterwards."""
         host.ready.clear()
-        environ = self._environ | {
-            "RUNWAY_PUBLIC_BIND": host.public,
-            "RUNWAY_CONTROL_BIND": host.control,
-            "RUNWAY_LEAF_BIND": host.leaf,
-        }
         log = (self.folder / f"{'+'.join(host.services) if len(host.services) < 6 else 'services'}.log").open("ab")
         try:
             host.process = await asyncio.create_subprocess_exec(
-                sys.executable,
-                "-m",
-                "libs.runtime",
-                "host",
-                "--services",
-                ",".join(host.services),
+                *self._command_of(host),
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=asyncio.subprocess.PIPE,
                 stderr=log,
-                env=environ,
+                env=self._environ_of(host),
                 start_new_session=True,
                 preexec_fn=dies_with_the_owner(signal.SIGKILL),  # killed ourselves, we leave nothing behind
             )

@@ -15,6 +15,7 @@ GENERATED = (ROOT / "libs/contracts/runway", ROOT / "libs/contracts/buf")
 CLOCKS = (
     "libs/runtime/",
     "libs/embedded/",
+    "libs/drills/",
     "libs/testkit/",
     "libs/telemetry/",
     "libs/sdk/",

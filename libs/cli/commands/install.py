@@ -1,4 +1,4 @@
-"""`runway dev` and `runway doctor`: an installation on this machine, and whether one is well."""
+"""`runway dev`, `runway drill` and `runway doctor`: an installation on this machine, hurt on purpose; is it well?"""
 
 import os
 import sys
@@ -19,6 +19,17 @@ def dev(
     """Starts PostgreSQL, etcd and the six services here; Ctrl-C stops all of it."""
     arguments = ["dev", "--data", str(data), "--split", split, "--bind", bind, "--output", output]
     os.execv(sys.executable, [sys.executable, "-m", "libs.runtime", *arguments, *(["--fresh"] if fresh else [])])  # noqa: S606
+
+
+def drill(
+    names: list[str] = typer.Argument(..., metavar="NAME…|list|all", help="which drills"),
+    pause_s: float = typer.Option(60.0, "--pause-s", help="how long what is paused stays so"),
+    reports: Path = typer.Option(Path("build/chaos"), "--reports", help="folder of the reports"),
+    allow_skips: bool = typer.Option(False, "--allow-skips", help="exit 0 although a drill was skipped"),
+) -> None:
+    """Hurts an installation of its own while it works, and checks what it did; exit 1 when a verdict is not green."""
+    arguments = [*names, "--pause-s", str(pause_s), "--reports", str(reports), *(["--allow-skips"] if allow_skips else [])]
+    os.execv(sys.executable, [sys.executable, "-m", "libs.drills", *arguments])  # noqa: S606
 
 
 def doctor(form: Form = FORM) -> None:

@@ -1,0 +1,6 @@
+"""Authoritative for which drills there are, in the order in which `all` plays them."""
+
+from libs.drills.faults import processes
+from libs.drills.stage import Drill
+
+DRILLS: dict[str, Drill] = {drill.name: drill for drill in processes.DRILLS}

@@ -1,0 +1,88 @@
+"""The work of a drill: three steps, two effects, two checkpoints. Every call is noted before it is made and after its answer.
+
+Runs in worker processes (`runway_sdk.serve`). Can go wrong: an unnoted call, which the checker would not see.
+"""
+
+import os
+import secrets
+from collections.abc import Awaitable
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, TypeVar
+
+from runway_sdk import Context, Retry, step, workflow
+
+from libs.drills.history import HISTORY, History
+
+T = TypeVar("T")
+QUICK = timedelta(seconds=3)
+PATIENT = Retry(max_attempts=50, initial=timedelta(milliseconds=50), longest=timedelta(seconds=1))
+
+
+class Notes:
+    """Opens the history when it is first written to."""
+
+    def __init__(self) -> None:
+        self._history: History | None = None
+
+    def __call__(self, what: str, /, **facts: Any) -> None:
+        """One fact of this worker."""
+        if self._history is None:
+            self._history = History(Path(os.environ[HISTORY]))
+        self._history.note("worker", what, pid=os.getpid(), **facts)
+
+
+note = Notes()
+
+
+async def noted(ctx: Context, call: str, work: Awaitable[T]) -> T:
+    """Makes a call between two notes."""
+    facts = {"run": ctx.run_id, "step": ctx.step_key, "attempt": ctx.attempt_id.hex, "call": call}
+    facts["call_id"] = secrets.token_hex(8)
+    note("began", **facts)
+    try:
+        answer = await work
+    except BaseException as error:
+        note("refused", error=type(error).__name__, **facts)
+        raise
+    note("accepted", **facts)
+    return answer
+
+
+async def effect(ctx: Context, place: str, slot: str, replay: str) -> Any:
+    """One effect at the provider."""
+    arguments = {
+        "target": place,
+        "method": "POST",
+        "path": f"/do/{ctx.run_id}/{ctx.step_key}/{slot}",
+        "json": {"attempt": ctx.attempt_number},
+    }
+    return (await noted(ctx, slot, ctx.tool("http.request", arguments, slot=slot, replay=replay))).value
+
+
+@step(lease_ttl=QUICK, retry=PATIENT)
+async def first(run: int) -> int:
+    """Computes."""
+    return run + 1
+
+
+@step(tools=["http.request"], checkpoints=True, lease_ttl=QUICK, retry=PATIENT)
+async def act(ctx: Context, first: int) -> int:
+    """Two effects with a checkpoint after each."""
+    found = await ctx.restore()
+    done = dict(found.state) if found else {}
+    for place, replay in (("plain", "reconcilable"), ("keyed", "idempotent")):
+        if place not in done:
+            await effect(ctx, place, place, replay)
+            done[place] = ctx.attempt_number
+            await noted(ctx, f"checkpoint {place}", ctx.checkpoint(done, boundary=place))
+    return first + 1
+
+
+@step(lease_ttl=QUICK, retry=PATIENT)
+async def last(act: int) -> int:
+    """Ends."""
+    return act + 1
+
+
+flow = workflow("drill", steps=[first, act, last])
