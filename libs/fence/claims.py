@@ -4,7 +4,6 @@ Can go wrong: taking a verified token for a permission. It only says who is aski
 decided by the fences, in the transaction that commits. Can also go wrong: a token printed in a log, so it hides its bytes.
 """
 
-from dataclasses import dataclass
 from uuid import UUID
 
 from runway.internal.fence.v1 import lease_pb2
@@ -12,6 +11,7 @@ from runway.internal.fence.v1 import lease_pb2
 from libs.kernel.epochs import StepFence
 from libs.kernel.ids import uuid_from_bytes
 from libs.kernel.refusal import Reason, Refusal
+from libs.kernel.values import value
 
 MAX_TOKEN_BYTES = 1024
 """It rides in the metadata of every call; HTTP/2 peers cut headers at a few KiB in total."""
@@ -28,7 +28,7 @@ class Token(bytes):
     __str__ = __repr__
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class Claims:
     """What the scheduler signs at a grant or a renewal."""
 
@@ -93,7 +93,7 @@ class Claims:
         )
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class VerifiedLease:
     """Who is asking. `expired` does not refuse: it asks for a cold read before anything is decided."""
 

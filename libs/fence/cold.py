@@ -22,6 +22,7 @@ from libs.fence.values import Asked, GateValue, StepValue, Verdict
 from libs.fence.wire import gate_from, scope_from, step_from
 from libs.kernel.epochs import Mode, StepFence, make_epoch
 from libs.kernel.refusal import Reason, Refusal, unreachable
+from libs.kernel.values import value
 from libs.pg import Database, Tx
 
 MAX_ROUNDS = 3
@@ -36,7 +37,7 @@ class Authorities(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class Found:
     """What one cold read brought for one run. `confirmed`: what the scheduler itself says of the steps asked."""
 

@@ -23,10 +23,11 @@ from libs.fence.wire import gate_from, gate_to, scope_from, scope_to, step_from,
 from libs.kernel.epochs import NO_FENCE, Mode
 from libs.kernel.ids import uuid_from_bytes
 from libs.kernel.refusal import Reason, Refusal, invalid_field
+from libs.kernel.values import value
 from libs.pg import Database, Tx
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class Unresolved:
     """An effect that is not resolved yet."""
 
@@ -37,7 +38,7 @@ class Unresolved:
     version: int = 0
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class Standing:
     """What a point says of a run behind its raised gate."""
 
@@ -68,7 +69,7 @@ class _Raise:
     steps: list[StepValue] = field(default_factory=list)
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class _Done:
     row: GateRow
     standing: Standing

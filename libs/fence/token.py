@@ -9,7 +9,7 @@ that off); a retired key believed for ever (keys, and with them verified tokens,
 
 import asyncio
 from collections import OrderedDict
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Protocol
 
 from cryptography.exceptions import InvalidSignature
@@ -21,6 +21,7 @@ from libs.fence.claims import MAX_TOKEN_BYTES, Claims, Token, VerifiedLease, lea
 from libs.kernel.clock import Clock
 from libs.kernel.ids import digest
 from libs.kernel.refusal import Reason, Refusal
+from libs.kernel.values import value
 
 DOMAIN = b"runway.lease.v1\x00"
 """Goes before the claims, so that a signature made for anything else never verifies as a lease."""
@@ -36,7 +37,7 @@ class KeySource(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class PublicKey:
     """The exported half of a signing key: what the scheduler stores as a row."""
 

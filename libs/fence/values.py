@@ -4,13 +4,13 @@ Can go wrong: an operation that needs less than it should. What each needs is on
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from enum import StrEnum
 from uuid import UUID
 
 from libs.fence.claims import VerifiedLease
 from libs.kernel.epochs import Gate, Mode, StepFence
 from libs.kernel.refusal import invalid_field
+from libs.kernel.values import value
 
 
 class Verdict(StrEnum):
@@ -42,7 +42,7 @@ class Operation(StrEnum):
     """Under a cleanup lease issued by launch, with its own step key."""
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class Need:
     """Limits: the greatest mode of scope and run it may meet, and whether epoch and lease must be equal."""
 
@@ -61,7 +61,7 @@ NEEDS: Mapping[Operation, Need] = {
 """The table of the protocol. Yields, failures and lost attempts need no fence but their compare-and-set; receipts need none."""
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class Asked:
     """What a cold read is asked about. `expired`: its token has died, so the scheduler must confirm the lease."""
 
@@ -72,7 +72,7 @@ class Asked:
     expired: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class Admission:
     """One item to judge: who asks, for what operation, under which scopes."""
 
@@ -106,7 +106,7 @@ def admission_of(lease: VerifiedLease, operation: Operation, *, tool: str = "", 
     return Admission(asked, operation, lease.tenant, lease.project, tool, provider)
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class Judgement:
     """The verdict on one item and what it met. `gate` is None where the point knows nothing of the run."""
 
@@ -117,7 +117,7 @@ class Judgement:
     scope: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class GateValue:
     """A run's gate as launch issues it: compared by (epoch, mode), the rest follows the greater value."""
 
@@ -141,7 +141,7 @@ class GateValue:
         return Gate(self.epoch, self.mode)
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class GateRow:
     """A gate as a point holds it."""
 
@@ -152,7 +152,7 @@ class GateRow:
     quiesced_epoch: int
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class StepValue:
     """A step's fence as the scheduler issues it."""
 
@@ -161,7 +161,7 @@ class StepValue:
     fence: StepFence
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class ScopeValue:
     """A scope's fence as launch issues it."""
 

@@ -1,16 +1,16 @@
 """What operators ask of an outbox: what is not delivered, what was refused, and to try or drop the latter."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from uuid import UUID
 
 import asyncpg
 
+from libs.kernel.values import value
 from libs.outbox.store import OUTBOX_SQL
 from libs.pg import Database
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class Stuck:
     """An event that did not arrive; `reason` is the receiver's, empty while it is still tried. Never its payload."""
 

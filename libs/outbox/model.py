@@ -4,17 +4,18 @@ Can go wrong: a receiver that answers fewer verdicts than it got events. What ha
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from enum import IntEnum
 from typing import Protocol
 from uuid import UUID
+
+from libs.kernel.values import value
 
 RAISE_KIND = "raise_fences"
 RAISE_LANE = "raise"
 EVENT_LANE = "event"
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class Outgoing:
     """An event for one receiver. `kind` is the name of its fact in `runway.events.v1.Event`, or `raise_fences`."""
 
@@ -39,7 +40,7 @@ class Verdict(IntEnum):
     REFUSED = 3
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class SendResult:
     """A receiver's answer: its database's incarnation, and for each payload in order (verdict, reason, answer bytes)."""
 

@@ -1,12 +1,12 @@
 """What checkpoint's verbs need from outside, as Protocols."""
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Protocol, TypeVar
 from uuid import UUID
 
 from libs.kernel.clock import Clock
 from libs.kernel.refusal import Refusal
+from libs.kernel.values import value
 from services.checkpoint.domain.values import Artifact, Checkpoint, Head, Holder
 
 Step = tuple[UUID, str]
@@ -194,7 +194,7 @@ class Owners(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class Limits:
     """From the settings."""
 
@@ -219,7 +219,7 @@ class Gauges(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class Ports:
     """Everything a verb of checkpoint may use."""
 

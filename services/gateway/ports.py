@@ -1,13 +1,13 @@
 """What the gateway's app needs of the world. Pure: values and Protocols."""
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 from uuid import UUID
 
 from libs.fence.values import Admission, Asked, Judgement, Verdict
 from libs.kernel.clock import Clock
 from libs.kernel.ids import IdSource
+from libs.kernel.values import value
 from services.gateway.domain.effect import Effect, EffectName, Landed, Outcome, ReplayClass, Try
 from services.gateway.domain.lookup import Seen
 from services.gateway.domain.process import ProcessIdentity
@@ -15,7 +15,7 @@ from services.gateway.domain.process import ProcessIdentity
 T = TypeVar("T")
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class Request:
     """What a tool is asked: the slot, for whom, the arguments as JSON data, and the key a provider may know the slot by."""
 
@@ -97,7 +97,7 @@ class Tools(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class Intent:
     """One call that asks to be committed before it is made. `slot` empty: named here, `tool#ordinal`."""
 
@@ -117,7 +117,7 @@ class Intent:
         return self.admission.asked
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class Admitted:
     """The verdict on an intent. `n`: its dispatch where it was `ok`; `effect`: what the slot holds where it was used before."""
 
@@ -133,7 +133,7 @@ class Admitted:
         return self.judgement.verdict
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class Dispatch:
     """A committed intent: the right, of this process alone, to make one call."""
 
@@ -149,7 +149,7 @@ class Dispatch:
     traceparent: str
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class Notice:
     """An event to send beside a commit: receiver, the oneof's name, the run, the serialized payload."""
 
@@ -159,7 +159,7 @@ class Notice:
     payload: bytes
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class Usage:
     """What a run has used, as reported under a sequence."""
 
@@ -169,7 +169,7 @@ class Usage:
     tokens: int
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class Attended:
     """A try as it is stored, and whether its attempt still holds the step in an open run."""
 
@@ -177,7 +177,7 @@ class Attended:
     attended: bool
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class Stuck:
     """An effect that waits: unknown, for a person, or under way for long."""
 
@@ -277,7 +277,7 @@ class Store(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class Left:
     """A try under way of some process, and its effect's class and tool."""
 
@@ -330,7 +330,7 @@ class Owners(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class Limits:
     """Numbers that the app goes by; see the settings."""
 
@@ -340,7 +340,7 @@ class Limits:
     adopt_rows: int
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class Ports:
     """All of it."""
 

@@ -2,20 +2,20 @@
 
 from collections.abc import Iterable, Sequence
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass
 from typing import Protocol
 from uuid import UUID
 
 from libs.kernel.clock import Clock
 from libs.kernel.epochs import Mode
 from libs.kernel.ids import IdSource
+from libs.kernel.values import value
 from services.launch.domain.admission import Account, Admitted
 from services.launch.domain.closing import Decided, Progress, Receipt
 from services.launch.domain.run import Run, RunEventFacts, RunHead
 from services.launch.domain.workflow import WorkflowSpec
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class Version:
     """A published workflow version; `raw` is the canonical spec as it is stored and handed on."""
 
@@ -29,7 +29,7 @@ class Version:
     spec: WorkflowSpec
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class Usage:
     """What a run has used so far, by the gateway's account."""
 
@@ -39,7 +39,7 @@ class Usage:
     tokens: int
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class KeyRecord:
     """An API key as it is stored: a digest, never its text."""
 
@@ -51,7 +51,7 @@ class KeyRecord:
     name: str
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class FirstReceipt:
     """What stands under a request_id: the run, and the digest of the request that made it."""
 
@@ -60,7 +60,7 @@ class FirstReceipt:
     run_id: UUID
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class Notice:
     """An event to send beside a commit: receiver, the oneof's name, the run, the serialized payload."""
 
@@ -212,7 +212,7 @@ class Points(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class InFlight:
     """An effect that was not resolved when its run was closed."""
 
@@ -223,7 +223,7 @@ class InFlight:
     tool: str
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class GateFacts:
     """A run's gate as launch, its authority, has it."""
 
@@ -237,7 +237,7 @@ class GateFacts:
     project: str
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class ScopeFacts:
     """A scope that is not open."""
 
@@ -259,7 +259,7 @@ class LeafReads(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class Waiting:
     """What a run waits for; `all_wait` where nothing of it can move."""
 
@@ -295,7 +295,7 @@ class Hub(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class Limits:
     """Settings that the verbs need; money in micros, times in milliseconds, sizes in bytes."""
 
@@ -315,7 +315,7 @@ class Database(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class Ports:
     """Everything a verb of launch may use."""
 

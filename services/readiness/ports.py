@@ -2,16 +2,16 @@
 
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass
 from typing import Protocol
 from uuid import UUID
 
 from libs.kernel.clock import Clock
+from libs.kernel.values import value
 from services.readiness.domain.graph import Graph
 from services.readiness.domain.steps import AttemptFact, EffectFact, GraphEnd, Step
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class RunFacts:
     """What readiness keeps of a run. `state`: 1 active, 2 closed by launch, 3 graph finished."""
 
@@ -33,7 +33,7 @@ class RunFacts:
 ACTIVE, CLOSED, FINISHED = 1, 2, 3
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class Facts:
     """What one delivery says, sorted by kind; `due` are steps whose backoff has passed."""
 
@@ -44,7 +44,7 @@ class Facts:
     due: Sequence[tuple[UUID, str]] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class Notice:
     """An event to send beside a commit."""
 
@@ -205,7 +205,7 @@ class StepReads(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class Ports:
     """Everything a verb of readiness may use."""
 

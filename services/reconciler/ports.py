@@ -1,12 +1,12 @@
 """What the reconciler's verbs need from outside, as Protocols."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Protocol
 from uuid import UUID
 
 from libs.kernel.clock import Clock
 from libs.kernel.ids import IdSource
+from libs.kernel.values import value
 from services.reconciler.domain.cases import Case, CaseState, Change, Inspection, Name, Opening, Policy, Resolve, Resolved
 
 
@@ -65,7 +65,7 @@ class Cases(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class Answer:
     """The gateway's answer to one resolution."""
 
@@ -74,7 +74,7 @@ class Answer:
     version: int
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class Stuck:
     """One thing that does not move, as its service says."""
 
@@ -129,7 +129,7 @@ class Gauges(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class Limits:
     """From the settings."""
 
@@ -138,7 +138,7 @@ class Limits:
     sweep_older_than_ms: int
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class Ports:
     """Everything a verb of the reconciler may use."""
 

@@ -2,7 +2,6 @@
 
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass
 from typing import Protocol
 from uuid import UUID
 
@@ -10,6 +9,7 @@ from libs.kernel.clock import Clock
 from libs.kernel.epochs import Mode, StepFence
 from libs.kernel.ids import IdSource, shard_of
 from libs.kernel.refusal import Refusal
+from libs.kernel.values import value
 from services.scheduler.domain.ending import Ending, Finished
 from services.scheduler.domain.lease import Lease
 from services.scheduler.domain.ticket import End, Key, Ticket, TicketRow
@@ -18,7 +18,7 @@ NewestRevision = Callable[[], Awaitable[int]]
 """Etcd's newest revision, asked now."""
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class Holder:
     """Who asks, as a verified token says: an attempt under its fence, at the run's epoch that the token carries."""
 
@@ -40,7 +40,7 @@ class Holder:
         return shard_of(self.run_id)
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class GateState:
     """A run's gate as the scheduler holds it. `stamp`: the incarnation of the cold read that it rests on."""
 
@@ -50,7 +50,7 @@ class GateState:
     outcome: str
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class GrantAsk:
     """One lease of a plan; compared with the row as it was when it was planned."""
 
@@ -63,7 +63,7 @@ class GrantAsk:
     claim_id: UUID
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class Granted:
     """What a committed grant needs beside what is in memory."""
 
@@ -74,7 +74,7 @@ class Granted:
     first: bool
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class Won:
     """A success that was recorded."""
 
@@ -87,7 +87,7 @@ class Won:
     mode: Mode
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class Acknowledgement:
     """Points committed the raise of an end; slots there whose outcome is in doubt, with their versions."""
 
@@ -103,7 +103,7 @@ class Acknowledgement:
         return (self.run_id, self.step_key)
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class Command:
     """What an attempt asks of the control plane. `kind`: runway.events.v1.CommandKind."""
 
@@ -112,7 +112,7 @@ class Command:
     payload: bytes
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class Judged:
     """The verdict on one holder: None and not cold: it may. `refusal` is set for a fence that says no."""
 
@@ -120,7 +120,7 @@ class Judged:
     refusal: Refusal | None
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class Report:
     """How an attempt ended, and the digest of what its worker said."""
 
@@ -128,7 +128,7 @@ class Report:
     report: bytes
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class Notice:
     """An event to send beside a commit."""
 
@@ -138,7 +138,7 @@ class Notice:
     payload: bytes
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class Signed:
     """A token that was signed, and when it wants renewal."""
 
@@ -363,7 +363,7 @@ class Tokens(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class Limits:
     """Settings that verbs need."""
 
@@ -373,7 +373,7 @@ class Limits:
     token_life_ms: int
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class Ports:
     """Everything a verb of the scheduler may use."""
 

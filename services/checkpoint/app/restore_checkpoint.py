@@ -6,10 +6,10 @@ checkpoint damaged; a store that does not answer is a refusal, and nothing is pa
 """
 
 from collections.abc import AsyncIterator
-from dataclasses import dataclass
 
 from libs.kernel.ids import digest
 from libs.kernel.refusal import Reason, Refusal, not_found
+from libs.kernel.values import value
 from services.checkpoint.app.commit_checkpoints import verify_chunks
 from services.checkpoint.domain.manifests import Content, content_of
 from services.checkpoint.domain.values import Checkpoint, Holder, corrupt
@@ -18,7 +18,7 @@ from services.checkpoint.ports import Ports
 _DAMAGE = (Reason.CONTENT_MISSING, Reason.CHECKPOINT_CORRUPT)
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class Found:
     """A checkpoint whose every byte verified."""
 

@@ -1,9 +1,9 @@
 """Authoritative for what may follow a step's head: the compare-and-set of checkpoints."""
 
-from dataclasses import dataclass
 from enum import Enum
 
 from libs.kernel.refusal import Reason, Refusal, invalid_field
+from libs.kernel.values import value
 from services.checkpoint.domain.values import Head, Sealed
 
 NO_HEAD = Head(b"", 0)
@@ -16,7 +16,7 @@ class Known(Enum):
     """The head is this very checkpoint: the same attempt committed it before."""
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class Follow:
     """The checkpoint becomes the head, if the head still is `expected`."""
 

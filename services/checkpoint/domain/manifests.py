@@ -6,11 +6,11 @@ equal commit by the same attempt. Can go wrong: an integer above 2^53, which can
 """
 
 import json
-from dataclasses import dataclass
 from uuid import UUID
 
 import rfc8785
 
+from libs.kernel.values import value
 from services.checkpoint.domain.values import Checkpoint, Commit, corrupt
 
 FORMAT = "runway.checkpoint/1"
@@ -42,7 +42,7 @@ def manifest_of(commit: Commit) -> bytes:
     )
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class Content:
     """What a restore needs of a manifest."""
 

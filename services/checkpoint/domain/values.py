@@ -1,18 +1,18 @@
 """What checkpoint's verbs speak of: who asks, what is committed, what is stored."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from uuid import UUID
 
 from libs.kernel.epochs import StepFence
 from libs.kernel.refusal import Reason, Refusal
+from libs.kernel.values import value
 
 DATA_CLASS = "internal"
 """Part of every chunk's key; one class until runs carry theirs."""
 NAME_LIMIT = 200
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class Holder:
     """Who asks, as its lease says. What it may still commit is decided by the fences, in the commit."""
 
@@ -32,7 +32,7 @@ class Holder:
         return self.run_id, self.step_key
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class Commit:
     """A checkpoint as an attempt asks for it. `parent`: the head that it follows; empty: the step has none."""
 
@@ -47,7 +47,7 @@ class Commit:
     versions: Mapping[str, str]
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class Sealed:
     """A commit with its manifest, named and signed."""
 
@@ -63,7 +63,7 @@ class Sealed:
         return self.commit.holder
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class Head:
     """The newest checkpoint of a step. `resume`: the newest that verifies, where a restore found the head damaged."""
 
@@ -73,7 +73,7 @@ class Head:
     resume_sequence: int = 0
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class Checkpoint:
     """A committed manifest."""
 
@@ -94,7 +94,7 @@ class Checkpoint:
     committed_ms: int
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class Committed:
     """The answer to a commit; `replayed`: the same attempt had committed an equal one."""
 
@@ -102,7 +102,7 @@ class Committed:
     replayed: bool
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class Header:
     """What an attempt says of an artifact before its bytes."""
 
@@ -112,7 +112,7 @@ class Header:
     size_bytes: int
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class Upload:
     """An artifact whose bytes are stored and verified, not committed yet."""
 
@@ -121,7 +121,7 @@ class Upload:
     chunks: tuple[bytes, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class Artifact:
     """A committed artifact."""
 
@@ -139,7 +139,7 @@ class Artifact:
     committed_ms: int
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class Stored:
     """The answer to an upload; `replayed`: an equal one had been committed."""
 

@@ -5,7 +5,6 @@ was answered in between would not count. So the write is handed in, and runs beh
 """
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 from uuid import UUID
@@ -15,6 +14,7 @@ from libs.fence.refusals import refusal_for
 from libs.fence.store import FenceStore
 from libs.fence.values import Admission, Asked, Judgement, Operation, Verdict
 from libs.kernel.refusal import Refusal
+from libs.kernel.values import value
 from libs.pg import Database, Queries, Tx
 from libs.telemetry.catalogue import FENCE_VERDICTS, ZOMBIES_REFUSED
 from services.checkpoint.domain.values import Artifact, Checkpoint, Head, Holder
@@ -28,7 +28,7 @@ CHUNKS = Queries.load(_SQL / "chunks.sql")
 W = TypeVar("W")
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class _Judged(Generic[W]):
     """A verdict and what was written under it, or the refusal."""
 

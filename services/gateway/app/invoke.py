@@ -6,7 +6,6 @@ became of it. A slot whose call is under way is joined; one whose outcome is unk
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from libs.fence.cold import ColdReader, admit_with_cold_reads
@@ -14,6 +13,7 @@ from libs.fence.refusals import refusal_for
 from libs.fence.values import Admission, Asked, Judgement, Verdict
 from libs.kernel.ids import digest
 from libs.kernel.refusal import Reason, Refusal, not_found
+from libs.kernel.values import value
 from libs.rpc.batcher import Batcher
 from libs.runtime.faults import fault_point
 from libs.telemetry.catalogue import EFFECTS_REPLAYED
@@ -28,7 +28,7 @@ SATURATED_RETRY_MS = 500
 NOT_SENT_RETRY_MS = 2_000
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class Ask:
     """What an attempt asks. `admission` names the tool as its scope; the provider is filled in here."""
 
@@ -40,7 +40,7 @@ class Ask:
     wait_ms: int
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class Answer:
     """The slot after the call."""
 

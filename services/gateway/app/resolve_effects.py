@@ -1,13 +1,13 @@
 """Records what was found about doubtful effects, by compare-and-set on each slot's version. Facts are never fenced."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
+from libs.kernel.values import value
 from services.gateway.domain.effect import Landed, Resolution, resolve
 from services.gateway.ports import Ports, Transaction
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class Recorded:
     """Whether a finding stands, and how the slot is now; an unknown slot has no state."""
 

@@ -11,10 +11,10 @@ import signal
 import tempfile
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
+from libs.kernel.values import value
 from libs.telemetry.redaction import redact
 from services.gateway.domain.outside import GitRemote
 
@@ -31,7 +31,7 @@ class GitTimedOut(Exception):
     """git was killed because it took too long."""
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class Done:
     """How git ended."""
 

@@ -8,10 +8,11 @@ Connections are not kept: a stale one would look like a lost answer.
 import asyncio
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import httpx2
+
+from libs.kernel.values import value
 
 _BEFORE = (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.PoolTimeout, httpx2.UnsupportedProtocol, httpx2.ProxyError)
 _LARGEST = 2**53
@@ -39,7 +40,7 @@ class AnswerTooLarge(Exception):
         self.status = status
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class HttpAnswer:
     """A whole answer."""
 

@@ -9,6 +9,8 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from uuid import UUID
 
+from libs.kernel.values import value
+
 
 class State(StrEnum):
     """Where an effect or one of its tries stands."""
@@ -57,7 +59,7 @@ class EffectName:
     slot: str
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class Failed:
     """Why something did not work, for policy and for people."""
 
@@ -66,7 +68,7 @@ class Failed:
     type: str
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class Effect:
     """A slot as it is stored. `answered`: the try that its state speaks of; `held`: money still held for its tries."""
 
@@ -98,7 +100,7 @@ class Effect:
         return self.state not in UNRESOLVED
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class Try:
     """One dispatch. `held` is what is still held for it; `received_ms` when its outcome, also an unknown one, was recorded."""
 
@@ -117,7 +119,7 @@ class Try:
     received_ms: int
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class Outcome:
     """How a call ended. `cost` None: the provider did not say, so what was held is charged if it may have happened."""
 
@@ -130,7 +132,7 @@ class Outcome:
     tokens: int = 0
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class Receipt:
     """The outcome of one try, keyed by its nonce."""
 
@@ -140,7 +142,7 @@ class Receipt:
     outcome: Outcome
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class Resolution:
     """What was found about a doubtful effect, by a look-up or by a person."""
 
@@ -152,7 +154,7 @@ class Resolution:
     actor: str
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class Landed:
     """What a receipt or a resolution changes. `effect` and `attempt` are the new values; sums are for the run's gate."""
 

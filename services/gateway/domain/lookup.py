@@ -5,8 +5,9 @@ proved dead, so nothing more is *sent* from then on; what was sent needs the con
 arrive. Only a provider that itself enforces the compare-and-set makes the wait unnecessary.
 """
 
-from dataclasses import dataclass
 from enum import StrEnum
+
+from libs.kernel.values import value
 
 
 class Found(StrEnum):
@@ -37,7 +38,7 @@ class Finding(StrEnum):
     RESOLVED = "resolved"
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class Seen:
     """A tool's look-up. `authoritative`: nothing found after the settle window means that it did not happen."""
 
@@ -47,7 +48,7 @@ class Seen:
     authoritative: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class Inspection:
     """What a look-up says about an effect, at one version of it."""
 

@@ -4,11 +4,12 @@ Proof is local: the machine has booted since, or the pid is gone, is a corpse, o
 another time. Can go wrong: judging pids of another pid namespace or machine. Those prove nothing, so they are left alone.
 """
 
-from dataclasses import dataclass
 from uuid import UUID
 
+from libs.kernel.values import value
 
-@dataclass(frozen=True, slots=True)
+
+@value(frozen=True, slots=True)
 class ProcessIdentity:
     """A process as it registered itself. `start`: its start time in clock ticks since boot; 0 where it could not be read."""
 
@@ -22,7 +23,7 @@ class ProcessIdentity:
     """Whether it said itself, after cutting its last call, that it is over."""
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class PidState:
     """What the machine says of a pid now: None for `start` means that no such process runs."""
 

@@ -4,10 +4,10 @@ The answer says what is durable: receipts are recorded on the run row before the
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from uuid import UUID
 
 from libs.kernel.refusal import Reason, Refusal, not_found
+from libs.kernel.values import value
 from services.launch.app.close_runs import decide_and_store
 from services.launch.app.record_receipts import record_receipts
 from services.launch.domain.closing import Closing, Decided
@@ -15,7 +15,7 @@ from services.launch.domain.run import TERMINAL, Run, RunState
 from services.launch.ports import InFlight, Ports
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class Cancel:
     """What was asked. `project` empty: any of the tenant."""
 
@@ -27,7 +27,7 @@ class Cancel:
     expected_version: int | None
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class Cancelled:
     """The run after the cancel, how far it has come, and effects that may still be under way."""
 

@@ -5,18 +5,19 @@ first one stored. Can go wrong: the answer is lost after the commit; then the re
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from uuid import UUID
 
 from libs.kernel.epochs import make_epoch
 from libs.kernel.ids import digest
 from libs.kernel.refusal import Reason, Refusal, invalid_field
+from libs.kernel.values import value
 from services.launch.domain.admission import Launch, decide
 from services.launch.domain.run import Run
 from services.launch.ports import FirstReceipt, Ports, Version
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class LaunchAsk:
     """What a caller asked, parsed. 0 where unset; `request_digest` names the whole canonical request."""
 
@@ -37,7 +38,7 @@ class LaunchAsk:
     traceparent: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class Launched:
     """The run, and whether an earlier call had made it."""
 

@@ -2,17 +2,17 @@
 
 import base64
 from collections.abc import Sequence
-from dataclasses import dataclass
 from uuid import UUID
 
 from libs.kernel.ids import digest
 from libs.kernel.refusal import Reason, Refusal, invalid_field, not_found
+from libs.kernel.values import value
 from services.launch.domain.admission import Account
 from services.launch.domain.workflow import NAME
 from services.launch.ports import KeyRecord, Ports
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class NewKey:
     """A key that was just made; `text` is the secret."""
 

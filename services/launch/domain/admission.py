@@ -5,13 +5,13 @@ committed with it.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from uuid import UUID
 
+from libs.kernel.values import value
 from services.launch.domain.run import FailureFacts
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class Account:
     """A tenant's limits and what they already carry. Money in micros."""
 
@@ -24,7 +24,7 @@ class Account:
     version: int
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class Launch:
     """One launch that won its request_id, validated and pinned."""
 
@@ -48,7 +48,7 @@ class Launch:
     traceparent: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class Admitted:
     """A launch and its verdict: `denied` says why nothing of it will ever run."""
 

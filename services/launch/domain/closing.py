@@ -7,14 +7,14 @@ outlive its run's account.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from uuid import UUID
 
 from libs.kernel.epochs import next_epoch
+from libs.kernel.values import value
 from services.launch.domain.run import DECIDED, TERMINAL, TERMINAL_OF, FailureFacts, RunHead, RunState
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class Closing:
     """An outcome to decide. `output` on success, `failure` else; `actor` and `reason` for the log."""
 
@@ -26,7 +26,7 @@ class Closing:
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class Decided:
     """A closing that won: the run's next state and epoch, conditional on its version."""
 
@@ -44,7 +44,7 @@ def decide_closing(head: RunHead, ask: Closing, incarnation: int) -> Decided | N
     return Decided(ask, head, state, next_epoch(head.epoch, incarnation))
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class Receipt:
     """What one point confirmed: it committed `epoch` (0: it did not), and whether nothing of the run is left there."""
 
@@ -54,7 +54,7 @@ class Receipt:
     quiesced: bool
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class Progress:
     """A run's accounting after receipts: bits of points, and the state that follows."""
 

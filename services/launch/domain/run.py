@@ -5,11 +5,11 @@ that carries it out.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from enum import IntEnum
 from uuid import UUID
 
 from libs.kernel.epochs import Mode
+from libs.kernel.values import value
 
 
 class RunState(IntEnum):
@@ -64,7 +64,7 @@ def mode_of(state: RunState) -> Mode:
     return Mode.DRAINING if state in (RunState.PAUSING, RunState.PAUSED) else Mode.OPEN
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class FailureFacts:
     """Why something did not succeed."""
 
@@ -73,7 +73,7 @@ class FailureFacts:
     type: str
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class RunHead:
     """What decisions about a run look at."""
 
@@ -92,7 +92,7 @@ class RunHead:
     used_micros: int
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class Run:
     """A run as its row has it; times in milliseconds since the Unix epoch, money in micros."""
 
@@ -117,7 +117,7 @@ class Run:
     sequence: int
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class RunEventFacts:
     """One entry of a run's log before or after it has its sequence."""
 

@@ -5,8 +5,9 @@ Can go wrong: a graph that can never finish, or a contract nobody can keep. Both
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from graphlib import CycleError, TopologicalSorter
+
+from libs.kernel.values import value
 
 POINT_GATEWAY = 1
 POINT_CHECKPOINT = 2
@@ -27,7 +28,7 @@ Violation = tuple[str, str]
 """(field path, what is wrong and what would be right)."""
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class NeedSpec:
     """One edge into a step."""
 
@@ -35,7 +36,7 @@ class NeedSpec:
     when: int
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class StepSpec:
     """One step as its author wrote it; durations in milliseconds, 0 where unset; schemas as JSON text, empty where unset."""
 
@@ -63,7 +64,7 @@ class StepSpec:
         return gateway | (POINT_CHECKPOINT if self.checkpoints else 0)
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class WorkflowSpec:
     """A workflow as its author wrote it."""
 

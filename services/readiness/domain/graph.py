@@ -2,8 +2,9 @@
 per version and shared by all its runs."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from enum import IntEnum
+
+from libs.kernel.values import value
 
 
 class When(IntEnum):
@@ -21,7 +22,7 @@ class Join(IntEnum):
     ANY = 2
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class Need:
     """One edge into a step."""
 
@@ -29,7 +30,7 @@ class Need:
     when: When
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class Retry:
     """What follows a failed attempt; times in milliseconds."""
 
@@ -40,7 +41,7 @@ class Retry:
     classes: frozenset[str]
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class Contract:
     """What attempts of a step may do and need."""
 
@@ -54,7 +55,7 @@ class Contract:
     points: int
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class Node:
     """One step of the graph."""
 
@@ -66,7 +67,7 @@ class Node:
     output_schema: str
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class Graph:
     """A workflow version; `order` is the author's order of the steps."""
 

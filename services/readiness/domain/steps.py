@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from uuid import UUID
 
+from libs.kernel.values import value
 from services.readiness.domain.graph import Graph, Join, Need, Node, When
 
 
@@ -47,7 +48,7 @@ class End(IntEnum):
     UNCERTAIN = 7
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class FailureFacts:
     """Why something did not succeed."""
 
@@ -56,7 +57,7 @@ class FailureFacts:
     type: str
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class Step:
     """A step as its row has it; times in milliseconds since the Unix epoch."""
 
@@ -73,7 +74,7 @@ class Step:
     """Slots whose outcome is unknown, with the version at which they were seen so."""
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class AttemptFact:
     """The end of an attempt, from the scheduler."""
 
@@ -87,7 +88,7 @@ class AttemptFact:
     """Gives the output as plain data, where somebody must look into it."""
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class EffectFact:
     """A slot's outcome, from the gateway."""
 
@@ -269,7 +270,7 @@ def judge(node: Node, steps: Mapping[str, Step]) -> StepState:
     return StepState.PENDING if None in held else StepState.READY
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class GraphEnd:
     """What a finished graph gives its run."""
 

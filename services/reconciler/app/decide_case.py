@@ -4,17 +4,17 @@ Can go wrong: two people at once, or a receipt that comes by itself. The effect'
 Saying that something did not happen lets it be done again, so that takes a case whose look-ups have ended.
 """
 
-from dataclasses import dataclass
 from uuid import UUID
 
 from libs.kernel.refusal import Reason, Refusal, not_found
+from libs.kernel.values import value
 from services.reconciler.domain.cases import UNDECIDED, Case, CaseState, Resolve, state_of
 from services.reconciler.ports import Ports
 
 _TRIES = 3
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class Decision:
     """What a person says. `expected_version`: only if the case still has it; None: whatever it has."""
 

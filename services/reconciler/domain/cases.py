@@ -4,9 +4,10 @@ Can go wrong: calling something absent because nothing was found. Only the gatew
 "not yet" and "could not ask" are waited for, and in the end a person is asked, never a repeat.
 """
 
-from dataclasses import dataclass
 from enum import IntEnum
 from uuid import UUID
+
+from libs.kernel.values import value
 
 
 class CaseState(IntEnum):
@@ -32,7 +33,7 @@ WORDS = {
 """How the gateway calls them."""
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class Name:
     """A logical slot."""
 
@@ -41,7 +42,7 @@ class Name:
     slot: str
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class Opening:
     """An effect whose outcome became unknown. `dispatch` 0: not told, the newest."""
 
@@ -55,7 +56,7 @@ class Opening:
     since_ms: int
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class Resolved:
     """The gateway's event: a slot's outcome is known, or a person owns it."""
 
@@ -65,7 +66,7 @@ class Resolved:
     version: int
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class Case:
     """One unknown try of an effect."""
 
@@ -107,7 +108,7 @@ class Finding(IntEnum):
     RESOLVED = 6
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class Inspection:
     """One look-up's answer. `settle_ms`: on NOT_YET; `version`: of the effect, when it was inspected."""
 
@@ -119,7 +120,7 @@ class Inspection:
     state: str
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class Policy:
     """From the settings."""
 
@@ -129,7 +130,7 @@ class Policy:
     give_up_ms: int
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class Resolve:
     """Record this at the gateway, by compare-and-set on the version inspected; then the case follows."""
 
@@ -139,7 +140,7 @@ class Resolve:
     expected_version: int
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class Change:
     """What becomes of a case."""
 

@@ -5,9 +5,9 @@ keeps alive what was fenced (`domain.lease.beat` extends the exact fence only).
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from libs.kernel.ids import shard_of
+from libs.kernel.values import value
 from libs.telemetry.catalogue import HEARTBEATS, ZOMBIES_REFUSED
 from services.scheduler.app.book import Book, Heard
 from services.scheduler.domain.lease import Answer, Beat, beat
@@ -16,7 +16,7 @@ from services.scheduler.ports import Ports, Signed
 _COUNTERS = {answer: HEARTBEATS.labels(answer.name.lower()) for answer in Answer}
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class Beaten:
     """The answer to one heartbeat."""
 

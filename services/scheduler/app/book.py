@@ -15,6 +15,7 @@ from uuid import UUID
 from libs.kernel.clock import Clock
 from libs.kernel.epochs import Mode, StepFence
 from libs.kernel.ids import shard_of
+from libs.kernel.values import value
 from services.scheduler.domain.expiry import Hold
 from services.scheduler.domain.lease import Lease
 from services.scheduler.domain.planner import Candidate, Poll, urgency
@@ -52,7 +53,7 @@ class Recent:
         return item in self._items
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class Ready:
     """A ticket that may be granted, and what the grant compares."""
 

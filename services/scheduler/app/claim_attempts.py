@@ -18,6 +18,7 @@ from uuid import UUID
 
 from libs.kernel.epochs import StepFence
 from libs.kernel.refusal import Refusal
+from libs.kernel.values import value
 from libs.runtime.faults import fault_point
 from libs.telemetry.catalogue import CLAIM_CYCLE_SECONDS, GRANTS
 from libs.telemetry.logs import get_logger
@@ -33,7 +34,7 @@ CLAIMS_REMEMBERED = 20_000
 CLASS_NAMES = {1: "interactive", 2: "automation", 3: "migration", 4: "approval_resume"}
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class ClaimAsk:
     """Free slots of one worker process."""
 
@@ -52,7 +53,7 @@ class ClaimAsk:
         return (self.tenant, self.claim_id)
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class GrantedLease:
     """A lease with what its attempt needs."""
 

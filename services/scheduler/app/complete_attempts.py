@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 
 from libs.kernel.ids import shard_of
 from libs.kernel.refusal import Reason, Refusal, unreachable
+from libs.kernel.values import value
 from libs.runtime.faults import fault_point
 from libs.telemetry.catalogue import LEASES_ENDED, ZOMBIES_REFUSED
 from services.scheduler.app.book import Book
@@ -27,7 +28,7 @@ ROUNDS = 3
 _STOPPED = (Reason.RUN_CANCELLED, Reason.RUN_CLOSED)
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class Completion:
     """What one worker reports. `report` is the digest of what it says, by which a repeat is known."""
 

@@ -5,17 +5,17 @@ signed. Can go wrong: signing for who does not hold the step. Memory of the lead
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from libs.kernel.epochs import Mode
 from libs.kernel.refusal import Refusal, unreachable
+from libs.kernel.values import value
 from services.scheduler.app.book import Book
 from services.scheduler.app.read_gates import read_cold
 from services.scheduler.app.refusals import fenced, no_leader
 from services.scheduler.ports import Holder, Judged, Ports, Signed
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class Renewed:
     """A new token."""
 

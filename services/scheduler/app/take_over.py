@@ -8,9 +8,9 @@ the shard has no leader until an operator raises its generation (a setting does 
 """
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
 
 from libs.kernel.epochs import Mode
+from libs.kernel.values import value
 from libs.telemetry.catalogue import SHARDS_LED, TAKEOVERS
 from libs.telemetry.logs import get_logger
 from services.scheduler.app.book import Book
@@ -23,7 +23,7 @@ log = get_logger(__name__)
 BATCH = 500
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class Candidacy:
     """As whom this process leads, and what it may do where etcd was lost."""
 

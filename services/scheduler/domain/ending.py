@@ -5,10 +5,10 @@ is in doubt at a point that acknowledged the raise, is `uncertain`; nothing foll
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from uuid import UUID
 
 from libs.kernel.epochs import StepFence
+from libs.kernel.values import value
 from services.scheduler.domain.ticket import End, Failure, Key, TicketRow
 
 IN_DOUBT = frozenset({"requested", "unknown", "needs_reconciliation"})
@@ -22,7 +22,7 @@ TIMED_OUT = Failure("attempt", "the attempt took longer than its step allows", "
 SUPERSEDED = Failure("infrastructure", "the scheduler's database was promoted or restored", "LEASE_LOST")
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class Ending:
     """An end to commit: of this step, under this fence."""
 
@@ -40,7 +40,7 @@ class Ending:
         return (self.run_id, self.step_key)
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class Finished:
     """What readiness is told."""
 

@@ -8,8 +8,8 @@ Can go wrong: judging by wall time, or by another process' clock. Neither is a p
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 
+from libs.kernel.values import value
 from services.scheduler.domain.ending import LOST, NOT_TAKEN_UP, TIMED_OUT, Ending
 from services.scheduler.domain.lease import Lease
 from services.scheduler.domain.ticket import End
@@ -18,7 +18,7 @@ MANY_LEASES = 20
 SEVERAL_WORKERS = 3
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class Evidence:
     """What speaks against ourselves since the last sweep."""
 
@@ -29,7 +29,7 @@ class Evidence:
     """Heartbeats of anybody."""
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class Hold:
     """Whether a hold is on, and until when; a hold that has passed is not repeated until a sweep was clean."""
 
@@ -37,7 +37,7 @@ class Hold:
     used: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class Sweep:
     """What to end now, and the hold to remember."""
 

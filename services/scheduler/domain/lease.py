@@ -9,6 +9,7 @@ from enum import IntEnum
 from uuid import UUID
 
 from libs.kernel.epochs import Mode, StepFence
+from libs.kernel.values import value
 from services.scheduler.domain.ticket import Contract, Key
 
 
@@ -21,7 +22,7 @@ class Answer(IntEnum):
     UNKNOWN = 4
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class Beat:
     """One attempt that says it is alive."""
 

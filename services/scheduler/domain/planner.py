@@ -10,8 +10,8 @@ Can go wrong: tickets that nobody fits. They stay; `unserved` names their handle
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 
+from libs.kernel.values import value
 from services.scheduler.domain.ticket import Key
 
 CLASS_ORDER = {1: 0, 4: 1, 0: 2, 2: 2, 3: 3}
@@ -20,7 +20,7 @@ CLASS_ORDER = {1: 0, 4: 1, 0: 2, 2: 2, 3: 3}
 NO_DEADLINE = 2**62
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class Poll:
     """A worker process that waits, with free slots."""
 
@@ -34,7 +34,7 @@ class Poll:
     """What its leases may weigh together; a first one may weigh more."""
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class Candidate:
     """A ready ticket."""
 
@@ -51,7 +51,7 @@ class Candidate:
     """What its lease weighs in an answer."""
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class Grant:
     """A ticket for a poll."""
 

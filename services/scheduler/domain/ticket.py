@@ -4,12 +4,12 @@ A step's fence counts grants and ends: odd lease epochs are or were granted, eve
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from enum import IntEnum
 from uuid import UUID
 
 from libs.kernel.epochs import StepFence
 from libs.kernel.ids import shard_of
+from libs.kernel.values import value
 
 POINT_GATEWAY = 1
 POINT_CHECKPOINT = 2
@@ -44,7 +44,7 @@ class End(IntEnum):
     UNCERTAIN = 7
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class Failure:
     """What went wrong."""
 
@@ -53,7 +53,7 @@ class Failure:
     type: str
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class Contract:
     """What the step's attempts may do and need."""
 
@@ -71,7 +71,7 @@ class Contract:
         return (*(name for bit, name in POINT_NAMES.items() if self.points & bit), OWN_POINT)
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class Ticket:
     """A step that waits for a worker, as readiness says it."""
 
@@ -101,7 +101,7 @@ class Ticket:
         return shard_of(self.run_id)
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class TicketRow:
     """A ticket as its row stands, without its input."""
 

@@ -5,7 +5,6 @@ the gate's lock, where no grant can slip past.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from uuid import UUID
 
@@ -16,6 +15,7 @@ from libs.fence.store import FenceStore
 from libs.fence.values import Admission, Asked, GateRow, GateValue, Operation, ScopeValue, Verdict
 from libs.kernel.epochs import Mode
 from libs.kernel.ids import shard_of
+from libs.kernel.values import value
 from libs.pg import Queries, Tx
 from services.scheduler.ports import Holder, Judged
 from services.scheduler.store.rows import Row
@@ -24,7 +24,7 @@ _Q = Queries.load(Path(__file__).parent / "sql" / "tickets.sql")
 _OPERATIONS = {"intent": Operation.INTENT, "progress": Operation.PROGRESS, "claim": Operation.CLAIM}
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class FenceRead:
     """What launch answered; implements `ports.ColdGates`."""
 
