@@ -73,6 +73,11 @@ class Relay:
         self._read_everything = True
 
     @property
+    def keeps(self) -> bool:
+        """Whether delivered events are kept for a receiver that may lose what it acknowledged."""
+        return self._settings.keep_ms > 0
+
+    @property
     def pending(self) -> int:
         """Events in memory that are not yet delivered and forgotten."""
         return len(self._known)

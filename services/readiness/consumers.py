@@ -60,18 +60,23 @@ async def apply(ports: Ports, raws: Sequence[bytes]) -> tuple[int, list[inbox_pb
     batch = Batch()
     verdicts = []
     launches: dict[int, UUID] = {}
+    attempts: dict[int, tuple[UUID, AttemptFact]] = {}
     for number, raw in enumerate(raws):
         try:
-            before = len(batch.launched)
+            before = len(batch.launched), len(batch.attempts)
             batch.take(raw)
-            if len(batch.launched) > before:
+            if len(batch.launched) > before[0]:
                 launches[number] = batch.launched[-1].run_id
+            elif len(batch.attempts) > before[1]:
+                attempts[number] = batch.attempts[-1]
             verdicts.append(inbox_pb2.EventVerdict(verdict=inbox_pb2.VERDICT_APPLIED))
         except Refusal as refusal:
             verdicts.append(inbox_pb2.EventVerdict(verdict=inbox_pb2.VERDICT_REFUSED, reason=str(refusal)))
     left = await apply_facts(ports, batch.facts)
-    for number, run_id in launches.items():
-        if run_id in left:
-            text = "launch does not know the run's version"
-            verdicts[number] = inbox_pb2.EventVerdict(verdict=inbox_pb2.VERDICT_RETRY, reason=text)
+    again = {number: "launch does not know the run's version" for number, run_id in launches.items() if run_id in left.unknown}
+    for number, (run_id, fact) in attempts.items() if left.early else ():
+        if (run_id, fact.step_key, fact.ticket_sequence) in left.early:
+            again[number] = "the end of the step before did not come yet"
+    for number, text in again.items():
+        verdicts[number] = inbox_pb2.EventVerdict(verdict=inbox_pb2.VERDICT_RETRY, reason=text)
     return ports.db.incarnation, verdicts

@@ -32,7 +32,8 @@ async def compose(host: Host) -> Service:
     versions = VersionClient(store, host.peers)
     cache = StepCache(settings.cache_runs, settings.cache_run_bytes, settings.cache_bytes)
     db.on_incarnation_changed(lambda _: cache.clear())
-    ports = Ports(store, store, versions, cache, EventNotices(host.ids), host.clock, settings.ticket_limit_bytes)
+    notices = EventNotices(host.ids, settings.ticket_limit_bytes)
+    ports = Ports(store, store, versions, cache, notices, host.clock, settings.ticket_limit_bytes, relay.keeps)
     servicer = ReadinessServicer(store, versions, OwnerClient(host.peers))
     return Composed(
         name="readiness",

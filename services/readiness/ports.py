@@ -216,3 +216,5 @@ class Ports:
     notices: Notices
     clock: Clock
     ticket_limit_bytes: int
+    keeps_events: bool
+    """Whether delivered events are kept, to be sent again to a receiver that lost commits. Every ticket is an event then."""

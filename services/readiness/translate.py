@@ -17,6 +17,10 @@ from services.readiness.domain.graph import Contract, Graph, Join, Need, Node, R
 from services.readiness.domain.steps import AttemptFact, EffectFact, End, FailureFacts, Step
 from services.readiness.ports import RunFacts
 
+SUCCESSORS_DEPTH = 16
+"""How far ahead a ticket tells what follows: the last of them is ticketed by readiness again, and tells on."""
+SUCCESSORS_BYTES = 16_384
+"""A ticket that would tell more tells nothing: a wide graph is readiness' own."""
 POINT_GATEWAY = 1
 POINT_CHECKPOINT = 2
 
@@ -97,6 +101,7 @@ def attempt(fact: events_pb2.AttemptFinished) -> AttemptFact:
         output=fact.output,
         failure=failure_of(fact.failure) if fact.HasField("failure") else None,
         unresolved=dict(zip(fact.unresolved_slots, fact.unresolved_versions, strict=True)),
+        continued=frozenset(fact.continued),
         read=lambda: json_format.MessageToDict(struct_pb2.Value.FromString(fact.output or _NULL)),
     )
 
@@ -109,6 +114,33 @@ def effect(fact: events_pb2.EffectResolved) -> EffectFact:
 def failure_event(failure: FailureFacts) -> events_pb2.Failure:
     """A failure for an event."""
     return events_pb2.Failure(failure_class=failure.failure_class, message=failure.message, type=failure.type)
+
+
+def contract_event(contract: Contract) -> events_pb2.StepContract:
+    """What a step's attempts may do and need."""
+    return events_pb2.StepContract(
+        handler=contract.handler,
+        timeout_ms=contract.timeout_ms,
+        lease_ttl_ms=contract.lease_ttl_ms,
+        tools=contract.tools,
+        models=contract.models,
+        checkpoints=contract.checkpoints,
+        requires=contract.requires,
+        points=contract.points,
+    )
+
+
+def successors_event(graph: Graph, key: str, input_limit_bytes: int, depth: int = SUCCESSORS_DEPTH) -> events_pb2.Successors:
+    """What follows a step's success by that alone, and what follows that."""
+    steps = [
+        events_pb2.Successor(
+            step_key=node.key,
+            contract=contract_event(node.contract),
+            successors=successors_event(graph, node.key, input_limit_bytes, depth - 1) if depth > 1 else None,
+        )
+        for node in graph.followers(key)
+    ]
+    return events_pb2.Successors(steps=steps, input_limit_bytes=input_limit_bytes)
 
 
 def finished_event(run: RunFacts, step: Step, now_ms: int) -> events_pb2.StepFinished:

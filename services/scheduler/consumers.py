@@ -53,7 +53,7 @@ class Inbox:
         elsewhere: dict[int, int] = {}
         for place, raw in enumerate(raws):
             try:
-                fact = _parse(raw)
+                fact = self._parse(raw)
             except Refusal as refusal:
                 verdicts[place] = inbox_pb2.EventVerdict(verdict=inbox_pb2.VERDICT_REFUSED, reason=str(refusal))
                 continue
@@ -75,16 +75,21 @@ class Inbox:
             verdicts |= await self._leaders.deliver(events)
         return self._ports.db.incarnation, [verdicts[place] for place in range(len(raws))]
 
-
-def _parse(raw: bytes) -> Ticket | tuple[Key, int, str]:
-    try:
-        event = events_pb2.Event.FromString(raw)
-    except DecodeError:
-        raise invalid_field("events", "holds bytes that are no event", "send runway.events.v1.Event") from None
-    kind = event.WhichOneof("fact")
-    if kind == "step_ready":
-        with continued(event.traceparent, "scheduler step_ready"):
-            return translate.ticket(event)
-    if kind == "step_revoked":
-        return translate.revocation(event.step_revoked)
-    raise invalid_field("events", f"holds a {kind or 'empty'} event, which is not the scheduler's", "send it to its receiver")
+    def _parse(self, raw: bytes) -> Ticket | tuple[Key, int, str]:
+        try:
+            event = events_pb2.Event.FromString(raw)
+        except DecodeError:
+            raise invalid_field("events", "holds bytes that are no event", "send runway.events.v1.Event") from None
+        kind = event.WhichOneof("fact")
+        if kind == "step_ready":
+            with continued(event.traceparent, "scheduler step_ready"):
+                ticket = translate.ticket(event)
+            said = event.step_ready
+            if said.HasField("successors") and self._book.successors(said.workflow_digest, said.step_key) is None:
+                self._book.learn(said.workflow_digest, translate.successors(said))
+            return ticket
+        if kind == "step_revoked":
+            return translate.revocation(event.step_revoked)
+        raise invalid_field(
+            "events", f"holds a {kind or 'empty'} event, which is not the scheduler's", "send it to its receiver"
+        )

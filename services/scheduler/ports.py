@@ -85,6 +85,10 @@ class Won:
     fence: StepFence
     worker_id: str
     mode: Mode
+    priority: int
+    traceparent: str
+    input: bytes
+    """Of its ticket, where it was asked for."""
 
 
 @value(frozen=True, slots=True)
@@ -167,8 +171,12 @@ class Notices(Protocol):
         """FirstLease → launch."""
         ...
 
-    def finished(self, fact: Finished, now_ms: int) -> Notice:
-        """AttemptFinished → readiness."""
+    def finished(self, fact: Finished, now_ms: int, continued: Sequence[str] = ()) -> Notice:
+        """AttemptFinished → readiness; with successors that were ticketed in the same commit."""
+        ...
+
+    def next_input(self, ticket_input: bytes, step_key: str, output: bytes) -> bytes:
+        """The input of a step that follows this one, whose ticket had that input."""
         ...
 
     def raises(self, key: Key, fence: StepFence, points: int) -> list[Notice]:
@@ -237,8 +245,10 @@ class Tx(Protocol):
         """Runs whose first lease this is."""
         ...
 
-    async def succeed(self, asks: Sequence[tuple[Holder, bytes]], epochs: Mapping[int, int], now_ms: int) -> dict[Key, Won]:
-        """Successes (holder, digest of the report) that pass the fences."""
+    async def succeed(
+        self, asks: Sequence[tuple[Holder, bytes]], epochs: Mapping[int, int], now_ms: int, continuing: Collection[Key]
+    ) -> dict[Key, Won]:
+        """Successes (holder, digest of the report) that pass the fences; of `continuing` ones also the ticket's input."""
         ...
 
     async def end_leases(self, endings: Sequence[Ending], epochs: Mapping[int, int], now_ms: int) -> set[Key]:

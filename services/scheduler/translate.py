@@ -21,7 +21,7 @@ from services.scheduler.app.claim_attempts import ClaimAsk, GrantedLease
 from services.scheduler.app.complete_attempts import Completion
 from services.scheduler.domain.ending import IN_DOUBT
 from services.scheduler.domain.lease import Beat
-from services.scheduler.domain.ticket import POINT_BITS, Contract, End, Failure, Key, Ticket
+from services.scheduler.domain.ticket import POINT_BITS, Contract, End, Failure, Key, Successor, Ticket
 from services.scheduler.ports import Acknowledgement, Command, Holder
 
 _YIELDS = frozenset({"drain", "wait", "approval", "input", ""})
@@ -71,21 +71,38 @@ def ticket(event: events_pb2.Event) -> Ticket:
         run_class=said.run_class,
         priority=said.priority,
         deadline_ms=said.deadline_ms,
-        contract=Contract(
-            handler=contract.handler,
-            timeout_ms=contract.timeout_ms,
-            lease_ttl_ms=contract.lease_ttl_ms,
-            tools=tuple(contract.tools),
-            models=tuple(contract.models),
-            requires=frozenset(contract.requires),
-            points=contract.points & 3,
-        ),
+        contract=contract_of(contract),
         input=said.input,
         workflow_digest=said.workflow_digest,
         attempt_number=said.attempt_number,
         epoch=said.epoch,
         traceparent=event.traceparent,
     )
+
+
+def contract_of(said: events_pb2.StepContract) -> Contract:
+    """What a step's attempts may do and need."""
+    return Contract(
+        handler=said.handler,
+        timeout_ms=said.timeout_ms,
+        lease_ttl_ms=said.lease_ttl_ms,
+        tools=tuple(said.tools),
+        models=tuple(said.models),
+        requires=frozenset(said.requires),
+        points=said.points & 3,
+    )
+
+
+def successors(said: events_pb2.StepReady) -> dict[str, tuple[Successor, ...]]:
+    """Who follows whom, for this step and those after it; a step of which nothing is told is not named."""
+    following: dict[str, tuple[Successor, ...]] = {}
+    left = [(said.step_key, said.successors)]
+    while left:
+        step_key, told = left.pop()
+        limit = told.input_limit_bytes
+        following[step_key] = tuple(Successor(after.step_key, contract_of(after.contract), limit) for after in told.steps)
+        left += [(after.step_key, after.successors) for after in told.steps if after.HasField("successors")]
+    return following
 
 
 def revocation(said: events_pb2.StepRevoked) -> tuple[Key, int, str]:

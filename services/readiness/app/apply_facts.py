@@ -5,13 +5,14 @@ what changed is written with the events that follow. Can go wrong: a run whose v
 of launch before the transaction begins; no RPC is awaited inside).
 """
 
-from collections.abc import Iterable, Sequence
-from dataclasses import replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from uuid import UUID
 
 from services.readiness.app.check_output import as_promised
 from services.readiness.domain.steps import (
     TERMINAL,
+    AttemptFact,
     End,
     RunView,
     Step,
@@ -20,27 +21,40 @@ from services.readiness.domain.steps import (
     close,
     end_of,
     finish_attempt,
+    needs_ticket,
     refuse_oversized,
     resolve_effect,
     retry_due,
+    too_early,
 )
 from services.readiness.ports import ACTIVE, CLOSED, FINISHED, Facts, Notice, Ports, RunFacts, Tx, UnknownVersions
 
 
-async def apply_facts(ports: Ports, facts: Facts) -> set[UUID]:
-    """Applies a delivery; repeats and late facts change nothing. Launched runs whose version launch does not know (yet), and
-    which must be told again."""
+@dataclass(slots=True)
+class Left:
+    """What must be told again."""
+
+    unknown: set[UUID] = field(default_factory=set)
+    """Launched runs whose version launch does not know (yet)."""
+    early: set[tuple[UUID, str, int]] = field(default_factory=set)
+    """Run, step and ticket of attempts that ended, where the end of the step before did not come yet."""
+
+
+async def apply_facts(ports: Ports, facts: Facts) -> Left:
+    """Applies a delivery; repeats and late facts change nothing. What could not be applied yet must be told again."""
     graphs = await ports.versions.graphs(sorted({run.digest for run in facts.launched}))
     known = replace(facts, launched=[run for run in facts.launched if run.digest in graphs])
     try:
-        await _apply(ports, known)
+        left = await _apply(ports, known)
     except UnknownVersions as unknown:
         await ports.versions.graphs(unknown.digests)
-        await _apply(ports, known)
-    return {run.run_id for run in facts.launched if run.digest not in graphs}
+        left = await _apply(ports, known)
+    left.unknown = {run.run_id for run in facts.launched if run.digest not in graphs}
+    return left
 
 
-async def _apply(ports: Ports, facts: Facts) -> None:
+async def _apply(ports: Ports, facts: Facts) -> Left:
+    left = Left()
     now = ports.clock.now_ms()
     named = {run_id for run_id, _ in (*facts.attempts, *facts.effects, *facts.due)} | set(facts.closed)
     committed: list[tuple[RunFacts, RunView]] = []
@@ -48,7 +62,7 @@ async def _apply(ports: Ports, facts: Facts) -> None:
         async with ports.db.tx() as tx:
             views = await _begin(ports, tx, facts.launched, now)
             if named:
-                committed = await _move(ports, tx, facts, named, now)
+                committed = await _move(ports, tx, facts, named, left, now)
     except BaseException:
         for run_id in named:
             ports.cache.drop(run_id)
@@ -58,6 +72,7 @@ async def _apply(ports: Ports, facts: Facts) -> None:
             ports.cache.put(run.run_id, run.version, view.steps)
         else:
             ports.cache.drop(run.run_id)
+    return left
 
 
 async def _begin(ports: Ports, tx: Tx, launched: Sequence[RunFacts], now: int) -> list[tuple[RunFacts, RunView]]:
@@ -86,7 +101,7 @@ async def _begin(ports: Ports, tx: Tx, launched: Sequence[RunFacts], now: int) -
     return views
 
 
-async def _move(ports: Ports, tx: Tx, facts: Facts, named: set[UUID], now: int) -> list[tuple[RunFacts, RunView]]:
+async def _move(ports: Ports, tx: Tx, facts: Facts, named: set[UUID], left: Left, now: int) -> list[tuple[RunFacts, RunView]]:
     """Applies facts to runs that are known."""
     runs = await tx.lock_runs(sorted(named))
     if unknown := sorted({run_id for run_id in facts.closed if run_id not in runs}):
@@ -99,10 +114,7 @@ async def _move(ports: Ports, tx: Tx, facts: Facts, named: set[UUID], now: int) 
     views = await _views(ports, tx, active.values())
     doubtful = [(run_id, fact.step_key) for run_id, fact in facts.attempts if fact.end == End.UNCERTAIN]
     resolved = await tx.resolutions(doubtful) if doubtful else {}
-    for run_id, attempt in facts.attempts:
-        if run_id in views and attempt.step_key in views[run_id].graph.nodes:
-            attempt = as_promised(views[run_id].graph.nodes[attempt.step_key], attempt)
-            finish_attempt(views[run_id], attempt, resolved.get((run_id, attempt.step_key), {}), now)
+    left.early = _finish(views, facts.attempts, resolved, now)
     for run_id, effect in facts.effects:
         if run_id in views:
             resolve_effect(views[run_id], effect)
@@ -113,6 +125,28 @@ async def _move(ports: Ports, tx: Tx, facts: Facts, named: set[UUID], now: int) 
         if run_id in views:
             close(views[run_id])
     return await _save(ports, tx, active, views, set(facts.closed), now)
+
+
+def _finish(
+    views: Mapping[UUID, RunView],
+    attempts: Sequence[tuple[UUID, AttemptFact]],
+    resolved: Mapping[tuple[UUID, str], Mapping[str, int]],
+    now: int,
+) -> set[tuple[UUID, str, int]]:
+    """Applies ends of attempts; those of a successor after its predecessor's, however they came. What came too early."""
+    waiting = [(run_id, fact) for run_id, fact in attempts if run_id in views and fact.step_key in views[run_id].graph.nodes]
+    while True:
+        early = []
+        for run_id, fact in waiting:
+            view = views[run_id]
+            if too_early(view, fact):
+                early.append((run_id, fact))
+                continue
+            promised = as_promised(view.graph.nodes[fact.step_key], fact)
+            finish_attempt(view, promised, resolved.get((run_id, fact.step_key), {}), now)
+        if not early or len(early) == len(waiting):
+            return {(run_id, fact.step_key, fact.ticket_sequence) for run_id, fact in early}
+        waiting = early
 
 
 async def _views(ports: Ports, tx: Tx, runs: Iterable[RunFacts]) -> dict[UUID, RunView]:
@@ -157,7 +191,9 @@ def _notices(ports: Ports, run: RunFacts, view: RunView, done: bool, now: int) -
         end = end_of(view.graph, view.steps)
         return [ports.notices.graph_finished(run, view.graph, end, view.steps, ended, now)]
     notices = [ports.notices.finished(run, step, now) for step in ended]
-    ready = [step for step in view.touched.values() if step.state == StepState.READY]
+    if ports.keeps_events:
+        view.ticketed.clear()
+    ready = [step for step in view.touched.values() if needs_ticket(view, step)]
     return notices + [ports.notices.ready(run, view.graph, step, view.steps, now) for step in ready]
 
 

@@ -10,12 +10,34 @@ from services.readiness.domain.graph import Graph
 from services.readiness.domain.steps import GraphEnd, Step, StepState
 from services.readiness.ports import Notice, RunFacts
 
+_REMEMBERED = 5_000
+"""Steps of workflow versions."""
+
 
 class EventNotices:
-    """Stateless but for where ids come from."""
+    """Stateless but for where ids come from, and for what is the same in every run of a version."""
 
-    def __init__(self, ids: IdSource) -> None:
+    def __init__(self, ids: IdSource, ticket_limit_bytes: int) -> None:
         self._ids = ids
+        self._ticket_limit_bytes = ticket_limit_bytes
+        self._same: dict[tuple[bytes, str], events_pb2.StepReady] = {}
+
+    def _template(self, digest: bytes, graph: Graph, key: str) -> events_pb2.StepReady:
+        """What every ticket of a step says."""
+        found = self._same.get((digest, key))
+        if found is None:
+            successors = translate.successors_event(graph, key, self._ticket_limit_bytes)
+            told = 0 < successors.ByteSize() <= translate.SUCCESSORS_BYTES and successors.steps
+            found = events_pb2.StepReady(
+                step_key=key,
+                contract=translate.contract_event(graph.nodes[key].contract),
+                workflow_digest=digest,
+                successors=successors if told else None,
+            )
+            if len(self._same) >= _REMEMBERED:
+                self._same.clear()
+            self._same[(digest, key)] = found
+        return found
 
     def _event(self, run: RunFacts, receiver: str, kind: str, event: events_pb2.Event, now_ms: int) -> Notice:
         event.event_id = self._ids.random128().bytes
@@ -28,32 +50,20 @@ class EventNotices:
         node = graph.nodes[step.key]
         needed = [steps[need.step] for need in node.needs]
         outputs = {before.key: before.output for before in needed if before.state == StepState.SUCCEEDED}
-        contract = node.contract
-        fact = events_pb2.StepReady(
-            run_id=run.run_id.bytes,
-            step_key=step.key,
-            ticket_sequence=step.ticket_sequence,
-            tenant=run.tenant,
-            project=run.project,
-            run_class=run.run_class,
-            priority=run.priority,
-            deadline_ms=run.deadline_ms,
-            contract=events_pb2.StepContract(
-                handler=contract.handler,
-                timeout_ms=contract.timeout_ms,
-                lease_ttl_ms=contract.lease_ttl_ms,
-                tools=contract.tools,
-                models=contract.models,
-                checkpoints=contract.checkpoints,
-                requires=contract.requires,
-                points=contract.points,
-            ),
-            input=translate.ticket_input(run.input, outputs),
-            attempt_number=step.attempts + 1,
-            epoch=run.epoch,
-            workflow_digest=run.digest,
-        )
-        return self._event(run, "scheduler", "step_ready", events_pb2.Event(step_ready=fact), now_ms)
+        event = events_pb2.Event()
+        fact = event.step_ready
+        fact.MergeFrom(self._template(run.digest, graph, step.key))
+        fact.run_id = run.run_id.bytes
+        fact.ticket_sequence = step.ticket_sequence
+        fact.tenant = run.tenant
+        fact.project = run.project
+        fact.run_class = run.run_class
+        fact.priority = run.priority
+        fact.deadline_ms = run.deadline_ms
+        fact.input = translate.ticket_input(run.input, outputs)
+        fact.attempt_number = step.attempts + 1
+        fact.epoch = run.epoch
+        return self._event(run, "scheduler", "step_ready", event, now_ms)
 
     def finished(self, run: RunFacts, step: Step, now_ms: int) -> Notice:
         """StepFinished."""

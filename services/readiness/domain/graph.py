@@ -76,6 +76,14 @@ class Graph:
     successors: Mapping[str, tuple[str, ...]]
     output_step: str
 
+    def followers(self, key: str) -> tuple[Node, ...]:
+        """Steps that a success of this step makes ready whatever else happens: they need nothing but it, and nobody has to look
+        into its output first."""
+        if self.nodes[key].output_schema:
+            return ()
+        after = [self.nodes[name] for name in self.successors[key]]
+        return tuple(node for node in after if len(node.needs) == 1 and node.needs[0].when != When.FAILURE)
+
     @property
     def sinks(self) -> tuple[str, ...]:
         """Steps that nothing needs."""

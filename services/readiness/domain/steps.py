@@ -84,6 +84,8 @@ class AttemptFact:
     output: bytes
     failure: FailureFacts | None
     unresolved: Mapping[str, int]
+    continued: frozenset[str] = frozenset()
+    """Successors that have their first ticket already."""
     read: Callable[[], object] | None = None
     """Gives the output as plain data, where somebody must look into it."""
 
@@ -110,6 +112,8 @@ class RunView:
     graph: Graph
     steps: dict[str, Step]
     touched: dict[str, Step] = field(default_factory=dict)
+    ticketed: set[str] = field(default_factory=set)
+    """Steps whose first ticket the scheduler has made by itself."""
 
     def put(self, step: Step) -> None:
         """Stores a changed step under its next version."""
@@ -143,6 +147,17 @@ def ready_again(step: Step) -> Step:
     )
 
 
+def too_early(view: RunView, fact: AttemptFact) -> bool:
+    """Whether the fact is about a ticket that only the end of the step's predecessor explains, which did not come yet."""
+    step = view.steps.get(fact.step_key)
+    return step is not None and step.state == StepState.PENDING and fact.ticket_sequence > step.ticket_sequence
+
+
+def needs_ticket(view: RunView, step: Step) -> bool:
+    """Whether a step that became ready has to be ticketed here."""
+    return step.state == StepState.READY and not (step.key in view.ticketed and step.ticket_sequence == 1)
+
+
 def finish_attempt(view: RunView, fact: AttemptFact, resolved: Mapping[str, int], now_ms: int) -> None:
     """Applies an attempt's end. `resolved`: newest version at which each slot of the step is known to be resolved."""
     step = view.steps.get(fact.step_key)
@@ -151,6 +166,7 @@ def finish_attempt(view: RunView, fact: AttemptFact, resolved: Mapping[str, int]
     node = view.graph.nodes[step.key]
     match fact.end:
         case End.SUCCEEDED:
+            view.ticketed |= fact.continued
             counted = step.attempts + 1
             view.put(replace(step, state=StepState.SUCCEEDED, attempts=counted, output=fact.output, failure=None))
         case End.YIELDED:

@@ -19,7 +19,7 @@ from libs.kernel.values import value
 from services.scheduler.domain.expiry import Hold
 from services.scheduler.domain.lease import Lease
 from services.scheduler.domain.planner import Candidate, Poll, urgency
-from services.scheduler.domain.ticket import Key, TicketRow, TicketState
+from services.scheduler.domain.ticket import Key, Successor, TicketRow, TicketState
 from services.scheduler.ports import GateState, Limits
 
 _REMEMBERED = 50_000
@@ -202,8 +202,20 @@ class Book:
     on_deposed: Callable[[], None] = lambda: None
     """Campaigns anew."""
     order: int = 0
+    _successors: "OrderedDict[tuple[bytes, str], tuple[Successor, ...]]" = field(default_factory=OrderedDict)
     _of_run: dict[UUID, set[Key]] = field(default_factory=dict)
     _of_claim: dict[UUID, set[Key]] = field(default_factory=dict)
+
+    def successors(self, digest: bytes, step_key: str) -> tuple[Successor, ...] | None:
+        """What follows a step of this workflow version by its success alone; None where no ticket of it told."""
+        return self._successors.get((digest, step_key))
+
+    def learn(self, digest: bytes, following: Mapping[str, tuple[Successor, ...]]) -> None:
+        """Successors never change; what is forgotten is told again by the next ticket."""
+        for step_key, successors in following.items():
+            self._successors[(digest, step_key)] = successors
+        while len(self._successors) > _REMEMBERED:
+            self._successors.popitem(last=False)
 
     def deposed(self, shards: Collection[int]) -> None:
         """Another epoch is in these shards' rows: what we remember of them is void, and we must campaign anew."""

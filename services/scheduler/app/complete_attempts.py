@@ -1,8 +1,9 @@
 """Ends that workers report, in batches: success with an output, failure, or a yield.
 
 One transaction for a batch: success passes the gate (not closed, epoch equal) and the exact lease, and raises beside its event;
-any other end passes the exact lease and raises first. What did not pass is explained under the same locks: a repeat of an equal
-report is recorded already, a cold gate is read and tried again, the rest is refused by name.
+what follows it by that alone is ticketed beside it. Any other end passes the exact lease and raises first. What did not pass is
+explained under the same locks: a repeat of an equal report is recorded already, a cold gate is read and tried again, the rest
+is refused by name.
 
 Can go wrong: two reports of one attempt. The first that commits stands; the other is equal (recorded) or refused.
 """
@@ -15,7 +16,9 @@ from libs.kernel.refusal import Reason, Refusal, unreachable
 from libs.kernel.values import value
 from libs.runtime.faults import fault_point
 from libs.telemetry.catalogue import LEASES_ENDED, ZOMBIES_REFUSED
+from services.scheduler.app import continue_runs
 from services.scheduler.app.book import Book
+from services.scheduler.app.claim_attempts import ClaimDesk
 from services.scheduler.app.ends import note_ends, tell_quiet, write_ends
 from services.scheduler.app.read_gates import read_cold
 from services.scheduler.app.record_commands import write_commands
@@ -49,7 +52,7 @@ class _Round:
     rows: list[TicketRow] = field(default_factory=list)
 
 
-async def complete_attempts(ports: Ports, book: Book, asks: Sequence[Completion]) -> list[bool | Refusal]:
+async def complete_attempts(ports: Ports, book: Book, desk: ClaimDesk, asks: Sequence[Completion]) -> list[bool | Refusal]:
     """One outcome per report: recorded, or why not."""
     outcomes: dict[int, Refusal | None] = {}
     left = list(range(len(asks)))
@@ -57,7 +60,7 @@ async def complete_attempts(ports: Ports, book: Book, asks: Sequence[Completion]
         if not left:
             break
         now, later = _one_a_step(asks, left)
-        found = await _round(ports, book, {place: asks[place] for place in now})
+        found = await _round(ports, book, desk, {place: asks[place] for place in now})
         outcomes |= found.outcomes
         if found.again:
             await read_cold(ports, book, {asks[place].holder.run_id for place in found.again})
@@ -81,7 +84,7 @@ def _one_a_step(asks: Sequence[Completion], places: list[int]) -> tuple[list[int
     return now, later
 
 
-async def _round(ports: Ports, book: Book, asks: dict[int, Completion]) -> _Round:
+async def _round(ports: Ports, book: Book, desk: ClaimDesk, asks: dict[int, Completion]) -> _Round:
     found = _Round()
     epochs = book.led({ask.holder.shard for ask in asks.values()})
     mine = {place: ask for place, ask in asks.items() if ask.holder.shard in epochs}
@@ -91,37 +94,57 @@ async def _round(ports: Ports, book: Book, asks: dict[int, Completion]) -> _Roun
     now_ms = ports.clock.now_ms()
     runs = {ask.holder.run_id for ask in mine.values()}
     scopes = {s for ask in mine.values() for s in scopes_of(ask.holder)}
-    async with ports.db.commit(epochs, runs, incarnation=book.incarnation, scopes=scopes) as tx:
-        deposed = {place for place, ask in mine.items() if ask.holder.shard in tx.deposed}
-        found.outcomes |= {place: no_leader() for place in deposed}
-        mine = {place: ask for place, ask in mine.items() if place not in deposed}
-        won = await _succeed(ports, tx, [ask for ask in mine.values() if ask.end is End.SUCCEEDED], epochs, now_ms)
-        refused = await _commands(ports, tx, book, mine, now_ms)
-        others = [ask for place, ask in mine.items() if ask.end is not End.SUCCEEDED and place not in refused]
-        ended = await write_ends(ports, tx, [_ending(ask) for ask in others], epochs, now_ms)
-        lost = {p: ask for p, ask in mine.items() if ask.holder.key not in won and ask.holder.key not in ended}
-        if lost:
-            await _explain(tx, found, lost, refused)
-        not_open = {w.run_id for w in won.values() if w.mode} | {run_id for run_id, _ in ended}
-        await tell_quiet(ports, tx, not_open, now_ms)
+    work = continue_runs.begin(book, [ask.holder for ask in mine.values() if ask.end is End.SUCCEEDED])
+    try:
+        async with ports.db.commit(epochs, runs, incarnation=book.incarnation, scopes=scopes) as tx:
+            deposed = {place for place, ask in mine.items() if ask.holder.shard in tx.deposed}
+            found.outcomes |= {place: no_leader() for place in deposed}
+            mine = {place: ask for place, ask in mine.items() if place not in deposed}
+            won = await _succeed(
+                ports, book, tx, [ask for ask in mine.values() if ask.end is End.SUCCEEDED], epochs, work, now_ms
+            )
+            refused = await _commands(ports, tx, book, mine, now_ms)
+            others = [ask for place, ask in mine.items() if ask.end is not End.SUCCEEDED and place not in refused]
+            ended = await write_ends(ports, tx, [_ending(ask) for ask in others], epochs, now_ms)
+            lost = {p: ask for p, ask in mine.items() if ask.holder.key not in won and ask.holder.key not in ended}
+            if lost:
+                await _explain(tx, found, lost, refused)
+            not_open = {w.run_id for w in won.values() if w.mode} | {run_id for run_id, _ in ended}
+            await tell_quiet(ports, tx, not_open, now_ms)
+            await continue_runs.grant(desk, tx, work, scopes, epochs, now_ms)
+    except BaseException:
+        continue_runs.failed(book, desk, work, epochs)
+        raise
     fault_point("scheduler.after_complete")
     _remember(book, epochs, won, ended)
+    continue_runs.committed(book, desk, work, epochs)
     for row in found.rows:
         book.correct(row)
     found.outcomes |= {place: None for place in mine if place not in lost}
     return found
 
 
-async def _succeed(ports: Ports, tx: Tx, asks: list[Completion], epochs: dict[int, int], now_ms: int) -> dict[Key, Won]:
-    """Successes: the raise goes beside the event, in the same commit."""
+async def _succeed(
+    ports: Ports,
+    book: Book,
+    tx: Tx,
+    asks: list[Completion],
+    epochs: dict[int, int],
+    work: continue_runs.Continuation,
+    now_ms: int,
+) -> dict[Key, Won]:
+    """Successes: the raise goes beside the event, and what follows is ticketed, in the same commit."""
     if not asks:
         return {}
-    won = await tx.succeed([(ask.holder, ask.report) for ask in asks], epochs, now_ms)
+    won = await tx.succeed([(ask.holder, ask.report) for ask in asks], epochs, now_ms, work.following.keys())
+    recorded = {ask.holder.key: (won[ask.holder.key], ask.holder, ask.output) for ask in asks if ask.holder.key in won}
+    await continue_runs.put(ports, book, tx, work, recorded, now_ms)
     notices = []
     for ask in asks:
         row = won.get(ask.holder.key)
         if row is not None:
-            notices.append(ports.notices.finished(_finished(ask, row, now_ms), now_ms))
+            continued = continue_runs.names(work, ask.holder.key)
+            notices.append(ports.notices.finished(_finished(ask, row, now_ms), now_ms, continued))
             notices += ports.notices.raises(ask.holder.key, row.fence, row.points)
     await tx.send(notices, now_ms)
     return won

@@ -50,7 +50,9 @@ class LocalWorkers:
         self._claim_limit_bytes = claim_limit_bytes
         self._output_limit_bytes = output_limit_bytes
         self._command_limit_bytes = command_limit_bytes
-        self._complete: Batcher[Completion, bool] = Batcher(lambda asks: complete_attempts(ports, book, asks), name="complete")
+        self._complete: Batcher[Completion, bool] = Batcher(
+            lambda asks: complete_attempts(ports, book, desk, asks), name="complete"
+        )
         self._record: Batcher[Asked, bool] = Batcher(lambda asks: record_commands(ports, book, asks), name="record_commands")
         self._renew: Batcher[tuple[Holder, int], Renewed] = Batcher(
             lambda asks: renew_leases(control, book, asks), name="renew"

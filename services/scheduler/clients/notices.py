@@ -1,7 +1,9 @@
 """Builds the events that the scheduler sends. Implements `ports.Notices`; every event carries the trace that caused it."""
 
+from collections.abc import Sequence
 from uuid import UUID
 
+from google.protobuf import struct_pb2
 from runway.events.v1 import events_pb2
 from runway.internal.fence.v1 import fence_pb2
 
@@ -13,6 +15,7 @@ from services.scheduler.domain.ending import Finished
 from services.scheduler.domain.ticket import OWN_POINT, POINT_NAMES, Key
 from services.scheduler.ports import Command, Holder, Notice
 
+_NULL = struct_pb2.Value(null_value=struct_pb2.NULL_VALUE).SerializeToString()
 _TO_READINESS = frozenset({events_pb2.COMMAND_KIND_EXPAND, events_pb2.COMMAND_KIND_WAIT})
 
 
@@ -33,7 +36,17 @@ class EventNotices:
         fact = events_pb2.FirstLease(run_id=run_id.bytes, leased_at_ms=now_ms)
         return self._event(run_id, "launch", "first_lease", events_pb2.Event(first_lease=fact), now_ms)
 
-    def finished(self, fact: Finished, now_ms: int) -> Notice:
+    def next_input(self, ticket_input: bytes, step_key: str, output: bytes) -> bytes:
+        """The run's input stays, the outputs are of the one step that is needed."""
+        value = struct_pb2.Value.FromString(ticket_input)
+        fields = value.struct_value.fields
+        steps = fields["steps"].struct_value
+        steps.Clear()
+        steps.SetInParent()
+        steps.fields[step_key].ParseFromString(output or _NULL)
+        return value.SerializeToString()
+
+    def finished(self, fact: Finished, now_ms: int, continued: Sequence[str] = ()) -> Notice:
         """AttemptFinished → readiness."""
         failure = fact.failure
         said = events_pb2.AttemptFinished(
@@ -52,6 +65,7 @@ class EventNotices:
             unresolved_versions=list(fact.unresolved.values()),
             worker=fact.worker_id,
             ended_at_ms=fact.ended_ms,
+            continued=continued,
         )
         return self._event(fact.run_id, "readiness", "attempt_finished", events_pb2.Event(attempt_finished=said), now_ms)
 

@@ -72,6 +72,15 @@ class Contract:
 
 
 @value(frozen=True, slots=True)
+class Successor:
+    """A step that needs nothing but the success of another: the same in every run of a workflow version."""
+
+    step_key: str
+    contract: Contract
+    input_limit_bytes: int
+
+
+@value(frozen=True, slots=True)
 class Ticket:
     """A step that waits for a worker, as readiness says it."""
 

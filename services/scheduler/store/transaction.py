@@ -145,7 +145,9 @@ class SchedulerTx:
         """Runs whose first lease this is."""
         return [row["run_id"] for row in await self._tx.fetch(_Q.mark_first_lease, sorted(runs), now_ms)]
 
-    async def succeed(self, asks: Sequence[tuple[Holder, bytes]], epochs: Mapping[int, int], now_ms: int) -> dict[Key, Won]:
+    async def succeed(
+        self, asks: Sequence[tuple[Holder, bytes]], epochs: Mapping[int, int], now_ms: int, continuing: Collection[Key]
+    ) -> dict[Key, Won]:
         """Successes that pass the fences."""
         found = await self._tx.fetch(
             _Q.succeed,
@@ -159,6 +161,7 @@ class SchedulerTx:
             self._tx.incarnation,
             now_ms,
             [epochs[h.shard] for h, _ in asks],
+            [h.key in continuing for h, _ in asks],
         )
         return {
             (r["run_id"], r["step_key"]): Won(
@@ -169,6 +172,9 @@ class SchedulerTx:
                 StepFence(r["authority_epoch"], r["lease_epoch"], NIL),
                 r["worker_id"],
                 Mode(r["gate_mode"]),
+                r["priority"],
+                r["traceparent"],
+                r["input"] or b"",
             )
             for r in found
         }

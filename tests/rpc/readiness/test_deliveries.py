@@ -110,6 +110,46 @@ async def test_outputs_travel_to_successors_and_the_graph_ends_the_run(bench: Be
     ]
 
 
+def continuing(event: ev.Event, *successors: str) -> ev.Event:
+    event.attempt_finished.continued.extend(successors)
+    return event
+
+
+@pytest.mark.requirement("dag.ready")
+async def test_a_ticket_tells_what_follows_by_its_success_alone(bench: Bench) -> None:
+    run = await bench.client.launch("diamond", {})
+    first = await bench.ticket(run.run_id, "start")
+    assert [after.step_key for after in first.successors.steps] == ["left", "right"]
+    assert first.successors.steps[0].contract.handler == "diamond.left@1"
+    assert all(after.HasField("successors") and not after.successors.steps for after in first.successors.steps)
+
+
+@pytest.mark.requirement("dag.ready")
+async def test_what_the_scheduler_continued_is_not_ticketed_again_and_retries_are(bench: Bench) -> None:
+    run = await bench.client.launch("diamond", {})
+    await bench.ticket(run.run_id, "start")
+    await bench.tell(continuing(done(run.run_id, "start", 5), "left"))
+    await bench.ticket(run.run_id, "right")
+    await bench.tell(done(run.run_id, "left", end=ev.ATTEMPT_END_LOST))
+    await bench.ticket(run.run_id, "left", 2)
+    told = [event.step_ready for event in bench.scheduler.facts("step_ready")]
+    assert sorted((fact.step_key, fact.ticket_sequence) for fact in told) == [("left", 2), ("right", 1), ("start", 1)]
+
+
+@pytest.mark.requirement("dag.ready")
+async def test_the_end_of_a_successor_that_comes_before_its_predecessors_is_asked_again(bench: Bench) -> None:
+    run = await bench.client.launch("diamond", {})
+    await bench.ticket(run.run_id, "start")
+    (verdict,) = await bench.tell(done(run.run_id, "left", 6))
+    assert (verdict.verdict, verdict.reason) == (inbox_pb2.VERDICT_RETRY, "the end of the step before did not come yet")
+    first = continuing(done(run.run_id, "start", 5), "left", "right")
+    verdicts = await bench.tell(done(run.run_id, "right", 7), done(run.run_id, "left", 6), first, first)
+    assert {verdict.verdict for verdict in verdicts} == {inbox_pb2.VERDICT_APPLIED}
+    last = await bench.ticket(run.run_id, "both")
+    assert from_value(struct_pb2.Value.FromString(last.input))["steps"] == {"left": 6, "right": 7}
+    assert {event.step_ready.step_key for event in bench.scheduler.facts("step_ready")} == {"start", "both"}
+
+
 @pytest.mark.requirement("dag.ready")
 async def test_two_predecessors_finishing_at_once_ready_their_join_once(bench: Bench) -> None:
     runs = [await bench.client.launch("diamond", {}) for _ in range(15)]

@@ -103,7 +103,7 @@ class Leader:
         return await self.desk.claim(ask, 0) or await self.desk.claim(ask, 0)  # the first may have had to read gates cold
 
     async def complete(self, *asks: Completion) -> list[Any]:
-        return await complete_attempts(self.ports, self.book, asks)
+        return await complete_attempts(self.ports, self.book, self.desk, asks)
 
     async def acknowledge(self, run_id: UUID, fence: StepFence, points: int = 1, **unresolved: int) -> None:
         await acknowledge_raises(self.ports, self.book, [Acknowledgement(run_id, "s", fence, points, unresolved)])

@@ -1,5 +1,6 @@
 """What moves a step: any order and repetition of facts gives the same result; retries, joins, reconciliation."""
 
+from dataclasses import replace
 from uuid import UUID
 
 import pytest
@@ -21,9 +22,11 @@ from services.readiness.domain.steps import (
     close,
     end_of,
     finish_attempt,
+    needs_ticket,
     refuse_oversized,
     resolve_effect,
     retry_due,
+    too_early,
 )
 
 RUN = UUID(int=77)
@@ -227,3 +230,35 @@ def test_a_step_whose_input_no_ticket_carries_fails_and_what_needs_it_is_skipped
     apply(view, ended("a"))
     refuse_oversized(view, 0, 1)
     assert [step.state for step in view.steps.values()] == [StepState.SUCCEEDED, StepState.FAILED, StepState.SKIPPED]
+
+
+def test_only_what_needs_the_one_success_and_nothing_else_follows_by_it_alone() -> None:
+    made = graph(
+        node("a"),
+        node("b", ("a", When.SUCCESS)),
+        node("c", ("a", When.ALWAYS)),
+        node("d", ("a", When.FAILURE)),
+        node("e", ("a", When.SUCCESS), ("b", When.SUCCESS)),
+    )
+    assert [after.key for after in made.followers("a")] == ["b", "c"]
+    promised = replace(made.nodes["a"], output_schema="{}")
+    assert build_graph([promised, *(made.nodes[key] for key in "bcde")], "").followers("a") == ()
+
+
+def test_an_end_is_too_early_while_the_step_before_is_not_ended() -> None:
+    view = view_of(DIAMOND)
+    assert too_early(view, ended("b"))
+    assert not too_early(view, ended("a"))
+    assert not too_early(view, ended("a", ticket=9))
+    apply(view, ended("a"))
+    assert not too_early(view, ended("b"))
+    close(view)
+    assert not too_early(view, ended("d"))
+
+
+def test_a_step_that_was_continued_needs_no_first_ticket() -> None:
+    view = view_of(DIAMOND)
+    apply(view, replace(ended("a"), continued=frozenset({"b"})))
+    assert [key for key in "bc" if needs_ticket(view, view.steps[key])] == ["c"]
+    apply(view, ended("b", End.YIELDED))
+    assert needs_ticket(view, view.steps["b"]), "its second ticket is readiness' own"

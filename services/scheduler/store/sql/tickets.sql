@@ -92,15 +92,17 @@ SELECT t.run_id, t.step_key, t.input, t.traceparent
 
 -- name: succeed
 -- Success: the lease is exactly this one, granted in this incarnation ($7), under a gate that is not closed, read in this
--- incarnation, of the token's epoch, and scopes that are not closed. The fence of its end is raised beside.
+-- incarnation, of the token's epoch, and scopes that are not closed. The fence of its end is raised beside. Of attempts with known
+-- successors ($11) it answers what those inherit.
 WITH won AS (
     UPDATE ticket AS t
        SET state = 4, open = false, lease_epoch = t.lease_epoch + 1, authority_epoch = a.leader_epoch,
            attempt_id = '00000000-0000-0000-0000-000000000000', raise_need = t.points, incarnation = $8, input = '',
            ended_attempt = a.attempt_id, ended_authority = a.authority_epoch, ended_lease = a.lease_epoch, ended_ms = $9, end_kind = 1,
            failure_class = '', failure_message = '', failure_type = '', report = a.report, unresolved = ''
-      FROM unnest($1::uuid[], $2::text[], $3::bigint[], $4::bigint[], $5::uuid[], $6::bytea[], $7::bigint[], $10::bigint[])
-           AS a(run_id, step_key, authority_epoch, lease_epoch, attempt_id, report, epoch, leader_epoch)
+      FROM unnest($1::uuid[], $2::text[], $3::bigint[], $4::bigint[], $5::uuid[], $6::bytea[], $7::bigint[], $10::bigint[],
+                  $11::boolean[])
+           AS a(run_id, step_key, authority_epoch, lease_epoch, attempt_id, report, epoch, leader_epoch, continues)
       JOIN run_gate AS g ON g.run_id = a.run_id
      WHERE t.run_id = a.run_id AND t.step_key = a.step_key
        AND t.state = 2 AND (t.authority_epoch, t.lease_epoch, t.attempt_id) = (a.authority_epoch, a.lease_epoch, a.attempt_id)
@@ -109,14 +111,16 @@ WITH won AS (
                         WHERE s.mode = 2 AND (s.kind = 'tenant' AND s.scope_id = t.tenant
                                            OR s.kind = 'project' AND s.scope_id = t.tenant || '/' || t.project))
     RETURNING t.run_id, t.step_key, t.ticket_sequence, t.points, t.authority_epoch, t.lease_epoch, t.attempt_number, t.worker_id,
-              t.leased_ms, t.ended_attempt, t.ended_authority, t.report, g.mode AS gate_mode),
+              t.leased_ms, t.ended_attempt, t.ended_authority, t.report, g.mode AS gate_mode, t.priority, t.traceparent,
+              CASE WHEN a.continues THEN old.input END AS input),
 history AS (
     INSERT INTO attempt (run_id, step_key, lease_epoch, attempt_id, authority_epoch, attempt_number, worker_id, leased_ms, ended_ms,
                          end_kind, failure_class, failure_message, failure_type, report)
     SELECT w.run_id, w.step_key, w.lease_epoch - 1, w.ended_attempt, w.ended_authority, w.attempt_number, w.worker_id, w.leased_ms,
            $9, 1, '', '', '', w.report
       FROM won AS w)
-SELECT run_id, step_key, ticket_sequence, points, authority_epoch, lease_epoch, worker_id, gate_mode FROM won;
+SELECT run_id, step_key, ticket_sequence, points, authority_epoch, lease_epoch, worker_id, gate_mode, priority, traceparent, input
+  FROM won;
 
 -- name: end_leases
 -- Any other end: compare-and-set on the lease alone. Where the step touches points its end is under way until each has

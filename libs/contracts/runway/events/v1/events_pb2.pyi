@@ -371,6 +371,7 @@ class StepReady(google.protobuf.message.Message):
     ATTEMPT_NUMBER_FIELD_NUMBER: builtins.int
     EPOCH_FIELD_NUMBER: builtins.int
     WORKFLOW_DIGEST_FIELD_NUMBER: builtins.int
+    SUCCESSORS_FIELD_NUMBER: builtins.int
     run_id: builtins.bytes
     """The run."""
     step_key: builtins.str
@@ -399,6 +400,10 @@ class StepReady(google.protobuf.message.Message):
     def contract(self) -> Global___StepContract:
         """What attempts may do and need."""
 
+    @property
+    def successors(self) -> Global___Successors:
+        """What follows the step's success by that alone."""
+
     def __init__(
         self,
         *,
@@ -415,13 +420,74 @@ class StepReady(google.protobuf.message.Message):
         attempt_number: builtins.int = ...,
         epoch: builtins.int = ...,
         workflow_digest: builtins.bytes = ...,
+        successors: Global___Successors | None = ...,
     ) -> None: ...
-    _HasFieldArgType: typing_extensions.TypeAlias = typing.Literal["contract", b"contract"]
+    _HasFieldArgType: typing_extensions.TypeAlias = typing.Literal["contract", b"contract", "successors", b"successors"]
     def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
-    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["attempt_number", b"attempt_number", "contract", b"contract", "deadline_ms", b"deadline_ms", "epoch", b"epoch", "input", b"input", "priority", b"priority", "project", b"project", "run_class", b"run_class", "run_id", b"run_id", "step_key", b"step_key", "tenant", b"tenant", "ticket_sequence", b"ticket_sequence", "workflow_digest", b"workflow_digest"]
+    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["attempt_number", b"attempt_number", "contract", b"contract", "deadline_ms", b"deadline_ms", "epoch", b"epoch", "input", b"input", "priority", b"priority", "project", b"project", "run_class", b"run_class", "run_id", b"run_id", "step_key", b"step_key", "successors", b"successors", "tenant", b"tenant", "ticket_sequence", b"ticket_sequence", "workflow_digest", b"workflow_digest"]
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
 
 Global___StepReady: typing_extensions.TypeAlias = StepReady
+
+@typing.final
+class Successors(google.protobuf.message.Message):
+    """Steps that need nothing but the success of one step. The scheduler may ticket them in the commit that records it, and says so in
+    AttemptFinished; what it leaves, readiness tickets. They are the same in every run of a workflow version.
+    """
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    STEPS_FIELD_NUMBER: builtins.int
+    INPUT_LIMIT_BYTES_FIELD_NUMBER: builtins.int
+    input_limit_bytes: builtins.int
+    """Largest input of a step, in bytes: what would have a larger one is left to readiness."""
+    @property
+    def steps(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___Successor]:
+        """Each of them; those that need more are not named."""
+
+    def __init__(
+        self,
+        *,
+        steps: collections.abc.Iterable[Global___Successor] | None = ...,
+        input_limit_bytes: builtins.int = ...,
+    ) -> None: ...
+    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["input_limit_bytes", b"input_limit_bytes", "steps", b"steps"]
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+
+Global___Successors: typing_extensions.TypeAlias = Successors
+
+@typing.final
+class Successor(google.protobuf.message.Message):
+    """A step that follows another."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    STEP_KEY_FIELD_NUMBER: builtins.int
+    CONTRACT_FIELD_NUMBER: builtins.int
+    SUCCESSORS_FIELD_NUMBER: builtins.int
+    step_key: builtins.str
+    """The step."""
+    @property
+    def contract(self) -> Global___StepContract:
+        """What its attempts may do and need."""
+
+    @property
+    def successors(self) -> Global___Successors:
+        """What follows it in turn."""
+
+    def __init__(
+        self,
+        *,
+        step_key: builtins.str = ...,
+        contract: Global___StepContract | None = ...,
+        successors: Global___Successors | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: typing_extensions.TypeAlias = typing.Literal["contract", b"contract", "successors", b"successors"]
+    def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
+    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["contract", b"contract", "step_key", b"step_key", "successors", b"successors"]
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+
+Global___Successor: typing_extensions.TypeAlias = Successor
 
 @typing.final
 class StepRevoked(google.protobuf.message.Message):
@@ -554,6 +620,7 @@ class AttemptFinished(google.protobuf.message.Message):
     WORKER_FIELD_NUMBER: builtins.int
     ENDED_AT_MS_FIELD_NUMBER: builtins.int
     UNRESOLVED_VERSIONS_FIELD_NUMBER: builtins.int
+    CONTINUED_FIELD_NUMBER: builtins.int
     run_id: builtins.bytes
     """The run."""
     step_key: builtins.str
@@ -586,6 +653,10 @@ class AttemptFinished(google.protobuf.message.Message):
     def unresolved_versions(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:
         """On UNCERTAIN: the version of each unresolved slot, in the same order; a resolution with a higher one is later."""
 
+    @property
+    def continued(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
+        """Successors that were ticketed in the same commit, each under its first ticket."""
+
     def __init__(
         self,
         *,
@@ -602,10 +673,11 @@ class AttemptFinished(google.protobuf.message.Message):
         worker: builtins.str = ...,
         ended_at_ms: builtins.int = ...,
         unresolved_versions: collections.abc.Iterable[builtins.int] | None = ...,
+        continued: collections.abc.Iterable[builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: typing_extensions.TypeAlias = typing.Literal["failure", b"failure"]
     def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
-    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["attempt_id", b"attempt_id", "authority_epoch", b"authority_epoch", "end", b"end", "ended_at_ms", b"ended_at_ms", "failure", b"failure", "lease_epoch", b"lease_epoch", "output", b"output", "run_id", b"run_id", "step_key", b"step_key", "ticket_sequence", b"ticket_sequence", "unresolved_slots", b"unresolved_slots", "unresolved_versions", b"unresolved_versions", "worker", b"worker"]
+    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["attempt_id", b"attempt_id", "authority_epoch", b"authority_epoch", "continued", b"continued", "end", b"end", "ended_at_ms", b"ended_at_ms", "failure", b"failure", "lease_epoch", b"lease_epoch", "output", b"output", "run_id", b"run_id", "step_key", b"step_key", "ticket_sequence", b"ticket_sequence", "unresolved_slots", b"unresolved_slots", "unresolved_versions", b"unresolved_versions", "worker", b"worker"]
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
 
 Global___AttemptFinished: typing_extensions.TypeAlias = AttemptFinished
