@@ -9,7 +9,7 @@ TESTS ?=
 DRILLS ?=
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help demo test chaos dev lint types gen gen-check bench lock clean
+.PHONY: help demo test models chaos dev lint types gen gen-check bench lock clean
 .DEFAULT_GOAL := help
 
 help:  ## this list
@@ -37,6 +37,9 @@ test: $(READY) $(GEN)  ## every test, on real PostgreSQL and etcd; TESTS=path fo
 
 chaos: $(READY)  ## every drill on real processes (about 25 min), reports in build/chaos; DRILLS=kill-launch,… for some
 	@$(BIN)/runway drill $(or $(DRILLS),all)
+
+models: $(READY)  ## the protocols as explicit-state models within wide bounds, and every mutant; minutes
+	$(BIN)/python -m tests.models
 
 dev: $(READY)  ## an installation in .runway, until Ctrl-C
 	@$(BIN)/runway dev
