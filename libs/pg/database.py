@@ -16,6 +16,7 @@ from typing import Any, TypeVar, cast
 import asyncpg
 
 from libs.kernel.refusal import Refusal
+from libs.pg.driver import arrays_are_lists, plain
 from libs.pg.errors import RETRYABLE, away, translated, unknown
 from libs.pg.queries import Statement
 from libs.pg.session import (
@@ -31,6 +32,7 @@ from libs.pg.session import (
 _log = logging.getLogger("runway.pg")
 T = TypeVar("T")
 
+arrays_are_lists()
 _UNLIMITED = 2**62
 _ANSWER_MARGIN_S = 2.0
 """How much longer we wait for an answer than the server lets a statement run."""
@@ -52,7 +54,7 @@ class Tx:
     async def fetch(self, statement: Statement, *args: Any) -> list[asyncpg.Record]:
         """Runs one statement."""
         with translated(self._name, committing=False):
-            return await self._connection.fetch(statement.sql, *args)
+            return await self._connection.fetch(statement.sql, *plain(args))
 
 
 class Database:
@@ -180,7 +182,7 @@ class Database:
             warnings = connection.warnings
             warnings.clear()
             with translated(self.name, committing=True):
-                rows = await connection.fetch(statement.sql, *args)
+                rows = await connection.fetch(statement.sql, *plain(args))
             self._confirm(warnings)
             return rows
 

@@ -100,7 +100,7 @@ class WorkerServicer(worker_service_pb2_grpc.WorkerServiceServicer):
             mine.slots = slots
             mine.wait.FromMilliseconds(wait)
             if member is None:
-                return list((await self._local.claim(mine, caller.tenant, caller.project, wait)).leases)
+                return await self._local.claim(mine, caller.tenant, caller.project, wait)
             answer = await self._leaders.forward(
                 member,
                 "claim",

@@ -165,7 +165,8 @@ class InternalServicer(scheduler_internal_pb2_grpc.SchedulerInternalServiceServi
         match said.verb:
             case "claim":
                 claim = _read(worker_pb.ClaimAttemptsRequest(), said.request)
-                return await self._local.claim(claim, said.tenant, said.project, translate.ms_of(claim.wait))
+                leases = await self._local.claim(claim, said.tenant, said.project, translate.ms_of(claim.wait))
+                return worker_pb.ClaimAttemptsResponse(leases=leases)
             case "heartbeat":
                 beats = _read(worker_pb.HeartbeatAttemptsRequest(), said.request)
                 results = self._local.heartbeat(beats.worker_id, beats.heartbeats, said.tenant, said.project)

@@ -1,6 +1,7 @@
 """Protobuf ↔ scheduler's domain, both ways."""
 
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import Any
 from uuid import UUID
 
@@ -43,8 +44,9 @@ def timestamp(at_ms: int) -> Timestamp | None:
     return Timestamp(seconds=at_ms // 1000, nanos=at_ms % 1000 * 1_000_000) if at_ms else None
 
 
+@lru_cache(maxsize=1_000)
 def duration(ms: int) -> Duration | None:
-    """A length of time; None for zero."""
+    """A length of time; None for zero. The same few come again and again: copy, never change."""
     return Duration(seconds=ms // 1000, nanos=ms % 1000 * 1_000_000) if ms else None
 
 

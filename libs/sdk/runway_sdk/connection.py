@@ -16,6 +16,7 @@ from google.protobuf.message import Message
 from runway_sdk.errors import RunwayError, error_of
 
 A = TypeVar("A", bound=Message)
+S = TypeVar("S")
 PROFILE = Path(".runway") / "profile.json"
 """Written by `runway dev`; found from the working directory upwards."""
 _OPTIONS = [
@@ -90,11 +91,20 @@ class Connection:
     def __init__(self, target: Target) -> None:
         self.target = target
         self._channels: dict[str, grpc.aio.Channel] = {}
+        self._stubs: dict[tuple[str, Callable[..., Any]], Any] = {}
         self.metadata: tuple[tuple[str, str | bytes], ...] = (("authorization", f"Bearer {target.api_key}"),)
 
     def public(self, service: str) -> grpc.aio.Channel:
         """The channel for ordinary calls of a service."""
         return self._channel(self.target.services.get(service, self.target.address))
+
+    def stub(self, service: str, make: Callable[[grpc.aio.Channel], S]) -> S:
+        """A generated stub for ordinary calls of a service, made once."""
+        found = self._stubs.get((service, make))
+        if found is None:
+            found = self._stubs[(service, make)] = make(self.public(service))
+        made: S = found
+        return made
 
     def control(self, service: str) -> grpc.aio.Channel:
         """The channel for heartbeats, cancels and operators."""

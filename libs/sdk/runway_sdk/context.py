@@ -86,6 +86,16 @@ class LeaseHolder:
         self.lost = asyncio.Event()
         self.reason = ""
         self._renew = renew
+        self._over: asyncio.Future[None] | None = None
+
+    @property
+    def over(self) -> "asyncio.Future[None]":
+        """Done once the lease is lost."""
+        if self._over is None:
+            self._over = asyncio.get_running_loop().create_future()
+            if self.lost.is_set():
+                self._over.set_result(None)
+        return self._over
 
     async def renew(self, refused_epoch: int) -> None:
         """A new token under the run's present epoch."""
@@ -95,6 +105,8 @@ class LeaseHolder:
         """The authority says that this attempt is over."""
         self.reason = self.reason or reason
         self.lost.set()
+        if self._over is not None and not self._over.done():
+            self._over.set_result(None)
 
 
 class Context:
@@ -123,8 +135,8 @@ class Context:
         self._holder = holder
         self._traceparent = traceparent
         self._ordinals: dict[str, int] = {}
-        self._gateway = gateway_service_pb2_grpc.GatewayServiceStub(connection.public("gateway"))
-        self._checkpoints = checkpoint_service_pb2_grpc.CheckpointServiceStub(connection.public("checkpoint"))
+        self._gateway = connection.stub("gateway", gateway_service_pb2_grpc.GatewayServiceStub)
+        self._checkpoints = connection.stub("checkpoint", checkpoint_service_pb2_grpc.CheckpointServiceStub)
         self._head: bytes | None = None
         self._sequence = 0
 

@@ -193,10 +193,9 @@ class Worker:
         """Runs one attempt and reports its end, unless the lease was lost."""
         completion = pb.Completion()
         work = asyncio.ensure_future(self._step(lease, holder, completion))
-        lost = asyncio.ensure_future(holder.lost.wait())
         timeout_s = lease.timeout.ToMilliseconds() / 1000 if lease.HasField("timeout") else None
         try:
-            await asyncio.wait({work, lost}, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait({work, holder.over}, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
             timed_out = not work.done() and not holder.lost.is_set()
             if not work.done():
                 work.cancel()
@@ -212,7 +211,6 @@ class Worker:
             await self._reporter.report(holder, completion)
         finally:
             work.cancel()
-            lost.cancel()
             holder.lose("LEASE_FENCED")  # whatever of the step is left behind learns that it is over
 
     async def _step(self, lease: pb.Lease, holder: LeaseHolder, completion: pb.Completion) -> None:

@@ -8,6 +8,7 @@ locked while this decides, so the second sees what the first did.
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import IntEnum
+from typing import Any
 from uuid import UUID
 
 from libs.kernel.values import value
@@ -115,13 +116,17 @@ class RunView:
     ticketed: set[str] = field(default_factory=set)
     """Steps whose first ticket the scheduler has made by itself."""
 
-    def put(self, step: Step) -> None:
-        """Stores a changed step under its next version."""
-        before = self.touched.get(step.key) or self.steps[step.key]
-        version = before.version if step.key in self.touched else before.version + 1
-        changed = replace(step, version=version)
+    def put(self, step: Step, **changes: Any) -> None:
+        """Stores a step with changes under its next version."""
+        version = self.steps[step.key].version + (step.key not in self.touched)
+        changed = replace(step, version=version, **changes)
         self.steps[step.key] = changed
         self.touched[step.key] = changed
+
+    def ready(self, step: Step, **changes: Any) -> None:
+        """The step under its next ticket."""
+        clean: dict[str, Any] = {"retry_at_ms": 0, "wait_reason": "", "pending": {}}
+        self.put(step, state=StepState.READY, ticket_sequence=step.ticket_sequence + 1, **clean, **changes)
 
     @property
     def finished(self) -> bool:
@@ -138,13 +143,6 @@ def begin(graph: Graph) -> dict[str, Step]:
         else:
             steps[key] = Step(key, StepState.READY, ticket_sequence=1)
     return steps
-
-
-def ready_again(step: Step) -> Step:
-    """The step under its next ticket."""
-    return replace(
-        step, state=StepState.READY, ticket_sequence=step.ticket_sequence + 1, retry_at_ms=0, wait_reason="", pending={}
-    )
 
 
 def too_early(view: RunView, fact: AttemptFact) -> bool:
@@ -168,18 +166,18 @@ def finish_attempt(view: RunView, fact: AttemptFact, resolved: Mapping[str, int]
         case End.SUCCEEDED:
             view.ticketed |= fact.continued
             counted = step.attempts + 1
-            view.put(replace(step, state=StepState.SUCCEEDED, attempts=counted, output=fact.output, failure=None))
+            view.put(step, state=StepState.SUCCEEDED, attempts=counted, output=fact.output, failure=None)
         case End.YIELDED:
-            view.put(ready_again(step))
+            view.ready(step)
         case End.CANCELLED:
-            view.put(replace(step, state=StepState.CANCELLED, attempts=step.attempts + 1, failure=fact.failure))
+            view.put(step, state=StepState.CANCELLED, attempts=step.attempts + 1, failure=fact.failure)
         case End.UNCERTAIN:
             waiting = {slot: seen for slot, seen in fact.unresolved.items() if resolved.get(slot, 0) <= seen}
-            counted_step = replace(step, attempts=step.attempts + 1, failure=fact.failure)
+            counts: dict[str, Any] = {"attempts": step.attempts + 1, "failure": fact.failure}
             if waiting:
-                view.put(replace(counted_step, state=StepState.WAITING, wait_reason=RECONCILIATION, pending=waiting))
+                view.put(step, state=StepState.WAITING, wait_reason=RECONCILIATION, pending=waiting, **counts)
             else:
-                view.put(ready_again(counted_step))
+                view.ready(step, **counts)
         case End.FAILED | End.TIMED_OUT | End.LOST:
             view.put(_after_failure(view.run_id, node, step, fact, now_ms))
     if view.steps[step.key].state in TERMINAL:
@@ -211,7 +209,7 @@ def retry_due(view: RunView, key: str, now_ms: int) -> None:
     """A step whose backoff has passed is ready again."""
     step = view.steps.get(key)
     if step and step.state == StepState.WAITING and step.wait_reason == RETRY_BACKOFF and step.retry_at_ms <= now_ms:
-        view.put(ready_again(step))
+        view.ready(step)
 
 
 def resolve_effect(view: RunView, fact: EffectFact) -> None:
@@ -222,14 +220,17 @@ def resolve_effect(view: RunView, fact: EffectFact) -> None:
     if fact.state not in RESOLVED or fact.version <= step.pending.get(fact.slot, fact.version):
         return
     left = {slot: seen for slot, seen in step.pending.items() if slot != fact.slot}
-    view.put(replace(step, pending=left) if left else ready_again(step))
+    if left:
+        view.put(step, pending=left)
+    else:
+        view.ready(step)
 
 
 def close(view: RunView) -> None:
     """The run's outcome is decided elsewhere: nothing of it may start, and what is not terminal is cancelled."""
     for step in list(view.steps.values()):
         if step.state not in TERMINAL:
-            view.put(replace(step, state=StepState.CANCELLED, wait_reason="", retry_at_ms=0, pending={}))
+            view.put(step, state=StepState.CANCELLED, wait_reason="", retry_at_ms=0, pending={})
 
 
 def spread(view: RunView, ended: Iterable[str]) -> None:
@@ -242,10 +243,10 @@ def spread(view: RunView, ended: Iterable[str]) -> None:
                 continue
             verdict = judge(view.graph.nodes[key], view.steps)
             if verdict == StepState.READY:
-                view.put(ready_again(step))
+                view.ready(step)
             elif verdict == StepState.SKIPPED:
                 reason = FailureFacts("policy", "its needs cannot hold any more", "NEEDS_NOT_MET")
-                view.put(replace(step, state=StepState.SKIPPED, failure=reason))
+                view.put(step, state=StepState.SKIPPED, failure=reason)
                 queue.append(key)
 
 
@@ -260,7 +261,7 @@ def refuse_oversized(view: RunView, run_input_bytes: int, limit: int) -> None:
         else:
             return
         text = f"its input would be {size} bytes, and {limit} are the most: hand on artifacts instead"
-        view.put(replace(step, state=StepState.FAILED, failure=FailureFacts("validation", text, "TOO_LARGE")))
+        view.put(step, state=StepState.FAILED, failure=FailureFacts("validation", text, "TOO_LARGE"))
         spread(view, [step.key])
 
 

@@ -73,12 +73,10 @@ class LocalWorkers:
         for batcher in (self._complete, self._record, self._renew):
             await batcher.close()
 
-    async def claim(
-        self, request: pb.ClaimAttemptsRequest, tenant: str, project: str, wait_ms: int
-    ) -> pb.ClaimAttemptsResponse:
+    async def claim(self, request: pb.ClaimAttemptsRequest, tenant: str, project: str, wait_ms: int) -> list[pb.Lease]:
         """Leases of shards led here."""
         granted = await self._desk.claim(translate.claim(request, tenant, project, self._claim_limit_bytes), wait_ms)
-        return pb.ClaimAttemptsResponse(leases=[translate.lease(item) for item in granted])
+        return [translate.lease(item) for item in granted]
 
     def heartbeat(self, worker_id: str, beats: Sequence[pb.Heartbeat], tenant: str, project: str) -> list[pb.HeartbeatResult]:
         """Answers from memory."""

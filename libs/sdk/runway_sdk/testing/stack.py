@@ -98,10 +98,10 @@ class WorkerProcess:
 class Stack:
     """An installation in a folder, with the gateway in a process of its own so that it can die alone."""
 
-    def __init__(self, folder: Path, process: asyncio.subprocess.Process, faults: str) -> None:
+    def __init__(self, folder: Path, process: asyncio.subprocess.Process, drills: Mapping[str, str]) -> None:
         self.folder = folder
         self._process = process
-        self._faults = faults
+        self._drills = drills
         self._pids: dict[str, int] = {}
         self._changed = asyncio.Condition()
         self._events: list[dict[str, Any]] = []
@@ -119,18 +119,20 @@ class Stack:
         apart: Sequence[str] = ("gateway",),
         environ: Mapping[str, str] | None = None,
         strikes: Mapping[str, str] | None = None,
+        armed: bool = True,
         timeout_s: float = 90.0,
     ) -> AsyncIterator["Stack"]:
         """Starts an installation and stops it afterwards.
 
         `strikes` says what an armed boundary does: kill (the default) or pause, where a test wants to look before it kills.
+        `armed=False` leaves the boundaries out, and workers record no leases: for measurements.
         """
         folder = Path(os.path.abspath(folder))  # noqa: ASYNC240  (no I/O)
         charges = folder / "charges"
         await asyncio.to_thread(charges.mkdir, parents=True, exist_ok=True)
         action = dict(strikes or {})
         faults = ",".join(f"{point}={action.get(name, 'kill')}@{charges / name}" for name, point in BOUNDARIES.items())
-        armed = {**os.environ, **(environ or {}), "RUNWAY_FAULTS_ARMED": "development", "RUNWAY_FAULTS": faults}
+        drills = {"RUNWAY_FAULTS_ARMED": "development", "RUNWAY_FAULTS": faults} if armed else {}
         errors = (folder / "stack.log").open("ab")
         try:
             process = await asyncio.create_subprocess_exec(
@@ -147,13 +149,13 @@ class Stack:
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=asyncio.subprocess.PIPE,
                 stderr=errors,
-                env=armed,
+                env={**os.environ, **(environ or {}), **drills},
                 start_new_session=True,
                 preexec_fn=_dies_with_us(signal.SIGTERM),
             )
         finally:
             errors.close()
-        stack = cls(folder, process, faults)
+        stack = cls(folder, process, drills)
         try:
             await stack._until(
                 lambda: any(event["event"] in ("ready", "failed") for event in stack._events), timeout_s, "ready"
@@ -245,12 +247,11 @@ class Stack:
                 str(slots),
                 "--profile",
                 str(self.folder / "data" / "profile.json"),
-                "--record-leases",
-                str(leases),
+                *(("--record-leases", str(leases)) if self._drills else ()),
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=errors,
                 stderr=errors,
-                env={**os.environ, "RUNWAY_FAULTS_ARMED": "development", "RUNWAY_FAULTS": self._faults},
+                env={**os.environ, **self._drills},
                 start_new_session=True,
                 preexec_fn=_dies_with_us(signal.SIGKILL),
             )
