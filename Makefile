@@ -9,7 +9,7 @@ TESTS ?=
 DRILLS ?=
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help demo test models chaos dev lint types gen gen-check bench lock clean
+.PHONY: help demo test models chaos dev lint types gen gen-check bench bench-check bench-day lock clean
 .DEFAULT_GOAL := help
 
 help:  ## this list
@@ -60,8 +60,14 @@ gen: $(GEN)  ## writes the stubs of proto/ into libs/contracts
 gen-check: $(GEN)  ## compares the committed stubs with proto/
 	.venv-gen/bin/python libs/contracts/generate.py --check
 
-bench: $(READY)  ## launches, steps, latency and heartbeats beside DBOS, into build/bench/summary.json
+bench: $(READY)  ## steps, launches, latency, growth beside Restate, DBOS and Temporal, into build/bench; 15 minutes
 	$(BIN)/python -m tests.bench
+
+bench-check: $(READY)  ## what a step costs now, against tests/bench/ranges.json; half a minute
+	$(BIN)/python -m tests.bench check
+
+bench-day: $(READY)  ## the seeds' day, 100,000 runs of 20 steps, with retention; RUNS=… for a share
+	$(BIN)/python -m tests.bench day $(or $(RUNS),100000) 60
 
 lock: $(READY)  ## resolves the dependencies again, into requirements.lock
 	$(BIN)/python deploy/lock.py

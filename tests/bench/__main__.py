@@ -1,9 +1,11 @@
-"""`make bench`: measures, prints a table, writes build/bench/summary.json.
+"""`make bench`, `make bench-check`, `make bench-day`: measures, prints, writes build/bench/summary.json and comparison.png.
 
-What: (a) durable launches a second by 64 callers, (b) steps a second for 200 runs of 10 sequential trivial steps, (c) median
-and p99 from launch to result of a one-step run on an idle system, (d) 10,000 live attempts that beat every 20 s. DBOS does
-(a) to (c) on the same PostgreSQL in the same run, in an environment of its own; where it cannot be installed it is absent.
+`python -m tests.bench` measures everything beside the peers, in one run on one machine. `python -m tests.bench check` measures
+steps alone and compares with the committed ranges. `python -m tests.bench day RUNS [RETENTION_S]` is the seeds' day, or a share.
+Figures of one run are comparable with each other, not with those of another machine or hour: that is what ratios are for.
 """
+
+import libs  # noqa: F401, I001  (first: it keeps gRPC's fork handlers off)
 
 import asyncio
 import json
@@ -12,184 +14,200 @@ import platform
 import subprocess
 import sys
 import time
-import venv
-from pathlib import Path
+from typing import Any
 
-import asyncpg
-from runway_sdk.testing import Stack
+from tests.bench import check, day, growth, measures, startup
+from tests.bench.bench_stack import FOLDER, Bench, admin_url, say, started, write_json
+from tests.bench.peers import environments as peers
 
-from tests.bench import flows, runway_side
-
-FOLDER = Path("build/bench")
-SHAPES = {
+SHAPES: dict[str, Any] = {
     "callers": 64,
     "launches": int(os.environ.get("BENCH_LAUNCHES", "4000")),
-    "dbos_launches": int(os.environ.get("BENCH_DBOS_LAUNCHES", "1500")),
+    "batch_launches": int(os.environ.get("BENCH_BATCH_LAUNCHES", "10000")),
+    "peer_launches": int(os.environ.get("BENCH_PEER_LAUNCHES", "600")),
     "runs": 200,
     "steps_per_run": 10,
+    "rounds": int(os.environ.get("BENCH_ROUNDS", "3")),
     "latency_samples": 200,
     "fleet": int(os.environ.get("BENCH_FLEET", "10000")),
-    "fleet_seconds": float(os.environ.get("BENCH_FLEET_SECONDS", "65")),
+    "fleet_seconds": float(os.environ.get("BENCH_FLEET_SECONDS", "45")),
+    "queue": [1_000, 100_000],
+    "schedulers": [1, 3],
+    "day_runs": int(os.environ.get("BENCH_DAY_RUNS", "5000")),
 }
-DBOS = "dbos==3.4.0"
 
 
-def dbos_python() -> Path | None:
-    """The peer's own environment; None where it cannot be had."""
-    folder = FOLDER / "dbos-env"
-    python = folder / "bin" / "python"
-    if not python.exists():
-        venv.create(folder, with_pip=True)
-    done = subprocess.run([python, "-m", "pip", "install", "--quiet", DBOS], capture_output=True, text=True, check=False)
-    return python if done.returncode == 0 else None
+def commit() -> str:
+    """What is measured."""
+    done = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True, check=False)
+    return done.stdout.strip() or "unknown"
 
 
-async def commit_ms(url: str) -> float:
-    """What one durable one-row commit costs here, milliseconds, median of 200."""
-    connection = await asyncpg.connect(url)
+async def ours_and_peers() -> dict[str, Any]:
+    """The comparison: steps, latency and launches of ours, and of the peers while our workers rest."""
+    found: dict[str, Any] = {"peers": {}}
+    async with started("stack") as bench:
+        await bench.worker("one")
+        await bench.worker("ten")
+        found["commit_ms"] = await bench.commit_ms()
+        say("ours: latency")
+        await measures.steps(bench, 30, 10)
+        mine: dict[str, Any] = {"latency": await measures.latency(bench, SHAPES["latency_samples"])}
+        say("ours: steps")
+        mine["steps"] = await measures.best_steps(bench, SHAPES["runs"], SHAPES["steps_per_run"], SHAPES["rounds"])
+        say("ours: launches")
+        mine["launches"] = await measures.launches(bench, SHAPES["callers"], SHAPES["launches"])
+        await measures.drained(bench)
+        mine["launch_batches"] = await measures.launch_batches(bench, 4, SHAPES["batch_launches"])
+        await measures.drained(bench)
+        for name in ("restate", "dbos", "temporal"):
+            say(f"{name}: the same work")
+            found["peers"][name] = await peer(name, bench)
+        say("ours: steps once more, after the peers")
+        again = await measures.best_steps(bench, SHAPES["runs"], SHAPES["steps_per_run"], SHAPES["rounds"])
+        mine["steps"]["steps_per_s_again"] = again["steps_per_s"]
+        found["runway"] = mine
+    say("ours: latency with a process per service")
+    async with started("split", apart=("all",)) as bench:
+        await bench.worker("one")
+        await measures.steps(bench, 30, 1, "bench-one")
+        mine["latency_split"] = await measures.latency(bench, SHAPES["latency_samples"])
+    return found
+
+
+async def peer(name: str, bench: Bench) -> object:
+    """A peer's figures, or why there are none."""
+    folder = FOLDER / f"peer-{name}"
+    await asyncio.to_thread(subprocess.run, ["rm", "-rf", str(folder)], check=True)
+    await asyncio.to_thread(folder.mkdir, parents=True)
+    shapes = {**SHAPES, "rounds": 1} if name == "temporal" else SHAPES
     try:
-        await connection.execute("CREATE TABLE IF NOT EXISTS commit_probe (n int)")
-        taken = []
-        for number in range(200):
-            began = time.perf_counter()
-            await connection.execute("INSERT INTO commit_probe VALUES ($1)", number)
-            taken.append((time.perf_counter() - began) * 1000)
-        await connection.execute("DROP TABLE commit_probe")
-        return sorted(taken)[100]
-    finally:
-        await connection.close()
+        if name == "dbos":
+            python = await asyncio.to_thread(peers.python_with, name, peers.DBOS)
+            await bench.admin.execute("CREATE DATABASE dbos_bench")
+            url = (await admin_url(bench.profile.parent)).rsplit("/", 1)[0] + "/dbos_bench"
+            arguments = [url, json.dumps(shapes)]
+        elif name == "temporal":
+            python = await asyncio.to_thread(peers.python_with, name, peers.TEMPORAL)
+            arguments = [str(folder), json.dumps(shapes)]
+        else:
+            python = await asyncio.to_thread(peers.python_with, name, peers.RESTATE)
+            server = await asyncio.to_thread(peers.restate_server)
+            arguments = [str(folder), json.dumps(shapes), str(server)]
+    except (peers.Absent, subprocess.TimeoutExpired) as absent:
+        return f"absent: {absent}"
+    return await asyncio.to_thread(peers.run_side, name, python, arguments)
 
 
-async def admin_url(stack: Stack) -> str:
-    """The embedded PostgreSQL of the installation."""
-    folder = stack.folder / "data" / "postgres"
-    port = (folder / "data" / "postmaster.pid").read_text().splitlines()[3].strip()
-    password = (
-        next(path for path in folder.iterdir() if path.name.endswith(".pw") or "password" in path.name).read_text().strip()
-    )
-    return f"postgresql://postgres:{password}@127.0.0.1:{port}/postgres"
-
-
-async def ours() -> tuple[dict[str, object], str, object]:
-    """Our figures, with the peer's in between on the same server."""
-    peer: object = "absent: could not be installed"
-    async with Stack.start(FOLDER / "stack", apart=()) as stack:
-        url = await admin_url(stack)
-        pids = [stack._process.pid]
-        worker = await stack.start_worker("tests.bench.flows:one", worker_id="bench-1", slots=400)
-        second = await stack.start_worker("tests.bench.flows:ten", worker_id="bench-2", slots=400)
-        await stack.client.publish(flows.one)
-        await stack.client.publish(flows.ten)
-        await stack.client.publish(flows.fleet)
-        pids += [worker.pid, second.pid]
-        found: dict[str, object] = {"commit_ms": round(await commit_ms(url), 2)}
-        say("warming up")
-        await runway_side.steps(stack, 30, 10, pids)
-        say("(c) latency")
-        found |= await runway_side.latency(stack, SHAPES["latency_samples"])
-        say("(b) steps")
-        found |= await runway_side.steps(stack, SHAPES["runs"], SHAPES["steps_per_run"], pids)
-        say("(a) launches")
-        found |= await runway_side.launches(stack, SHAPES["callers"], SHAPES["launches"])
-        await drained(stack)
-        python = dbos_python()
-        if python is not None:
-            say("the same shapes with DBOS")
-            peer = await dbos(python, url)
-        await worker.stop()
-        await second.stop()
-        say("(d) heartbeats")
-        found |= await runway_side.heartbeats(stack, SHAPES["fleet"], SHAPES["fleet_seconds"], pids[:1], FOLDER)
-    return found, url, peer
-
-
-async def drained(stack: Stack) -> None:
-    """Waits until the launched runs have ended, so that what follows has the machine to itself."""
-    from runway.launch.v1 import launch_service_pb2 as pb
-
-    open_states = [pb.RUN_STATE_ACCEPTED, pb.RUN_STATE_RUNNING, pb.RUN_STATE_CLOSING]
+async def everything() -> dict[str, Any]:
+    """All of it, in one run."""
     began = time.perf_counter()
-    while time.perf_counter() - began < 240:
-        if not (await stack.client.list_runs(states=open_states, page_size=1)).runs:
-            return
-        await asyncio.sleep(0.5)
-
-
-async def dbos(python: Path, url: str) -> object:
-    """The peer's figures, or why there are none."""
-    connection = await asyncpg.connect(url)
-    try:
-        await connection.execute("CREATE DATABASE dbos_bench")
-    finally:
-        await connection.close()
-    own = url.rsplit("/", 1)[0] + "/dbos_bench"
-    done = await asyncio.to_thread(
-        subprocess.run,
-        [python.absolute(), Path(__file__).parent / "dbos_side.py", own, json.dumps(SHAPES)],
-        capture_output=True,
-        text=True,
-        timeout=600,
-    )
-    if done.returncode:
-        return "absent: " + done.stderr.strip().splitlines()[-1][:300]
-    return json.loads(done.stdout.strip().splitlines()[-1])
-
-
-def say(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)
-
-
-def summary(found: dict, peer: object) -> dict:
-    """Figures and ratios."""
-    whole = {
-        **found,
-        "dbos": peer,
-        "ratio": {},
+    whole = await ours_and_peers()
+    say("runway dev: start and idle")
+    whole["dev"] = await startup.dev(20)
+    say("live attempts")
+    async with started("fleet") as bench:
+        whole["heartbeats"] = await measures.heartbeats(bench, SHAPES["fleet"], SHAPES["fleet_seconds"])
+    async with started("hurried") as bench:
+        whole["heartbeats_tenfold"] = await measures.heartbeats(bench, SHAPES["fleet"], 30, "hurried", 6.0)
+    whole["queue"] = await growth.queue(tuple(SHAPES["queue"]), 5_000)
+    whole["schedulers"] = await growth.schedulers(tuple(SHAPES["schedulers"]), SHAPES["runs"], SHAPES["steps_per_run"])
+    say("a twentieth of the day")
+    whole["day"] = await day.share(SHAPES["day_runs"], retention_s=15)
+    whole |= {
+        "commit": commit(),
+        "at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         "machine": {"cpus": os.cpu_count(), "python": platform.python_version(), "system": platform.platform()},
         "shapes": SHAPES,
-        "dbos_version": DBOS,
+        "settings": peers.ABOUT,
+        "seconds": round(time.perf_counter() - began),
         "repeat": "make bench",
     }
-    if isinstance(peer, dict):
-        whole["ratio"] = {
-            "launches_per_s": found["launches_per_s"] / peer["launches_per_s"],
-            "steps_per_s": found["steps_per_s"] / peer["steps_per_s"],
-            "latency_p50": found["latency_ms"]["p50"] / peer["latency_ms"]["p50"],
-        }
+    whole["ratio"] = ratios(whole)
     return whole
 
 
-def table(whole: dict) -> None:
+def ratios(whole: dict[str, Any]) -> dict[str, Any]:
+    """Ours to the best of the peers that were there."""
+    there = {name: figures for name, figures in whole["peers"].items() if isinstance(figures, dict)}
+    if not there:
+        return {}
+    best = max(there, key=lambda name: there[name]["steps"]["steps_per_s"])
+    mine = whole["runway"]
+    return {
+        "best_peer_by_steps": best,
+        "steps_per_s": round(mine["steps"]["steps_per_s"] / there[best]["steps"]["steps_per_s"], 2),
+        "launches_per_s": round(
+            mine["launches"]["launches_per_s"] / max(figures["launches"]["launches_per_s"] for figures in there.values()), 2
+        ),
+        "latency_p50": {name: round(mine["latency"]["p50"] / figures["latency"]["p50"], 2) for name, figures in there.items()},
+    }
+
+
+def table(whole: dict[str, Any]) -> None:
     """For people."""
-    peer = whole["dbos"] if isinstance(whole["dbos"], dict) else None
+    names = ["runway", "restate", "dbos", "temporal"]
+    systems = {"runway": whole["runway"], **whole["peers"]}
 
-    def row(name: str, ours: object, theirs: object = "") -> None:
-        print(f"{name:34} {ours!s:>14} {theirs!s:>14}")
+    def row(title: str, *path: str) -> None:
+        cells = []
+        for name in names:
+            value: Any = systems[name]
+            for key in path:
+                value = value.get(key) if isinstance(value, dict) else None
+            cells.append("-" if value is None else f"{value:,.1f}")
+        print(f"{title:34}" + "".join(f"{cell:>14}" for cell in cells))
 
-    row("", "runway", "dbos" if peer else str(whole["dbos"])[:40])
-    row("launches/s, 64 callers", round(whole["launches_per_s"]), round(peer["launches_per_s"]) if peer else "")
-    row("steps/s, 200 runs x 10", round(whole["steps_per_s"]), round(peer["steps_per_s"]) if peer else "")
-    for share in ("p50", "p99"):
-        row(
-            f"launch to result {share}, ms",
-            round(whole["latency_ms"][share], 1),
-            round(peer["latency_ms"][share], 1) if peer else "",
+    print(f"{'':34}" + "".join(f"{name:>14}" for name in names))
+    row("steps/s, 200 runs x 10", "steps", "steps_per_s")
+    row("launches/s, 64 callers", "launches", "launches_per_s")
+    row("launches/s in batches of 100", "launch_batches", "launches_per_s")
+    row("launch to result p50, ms", "latency", "p50")
+    row("launch to result p99, ms", "latency", "p99")
+    for name in ("latency_split",):
+        print(f"{'p50/p99, a process per service, ms':34}{whole['runway'][name]['p50']:>14} / {whole['runway'][name]['p99']}")
+    for title, value in (
+        ("one durable commit, ms", whole["commit_ms"]),
+        ("hops, ms", whole["runway"]["latency"]["hops_ms"]),
+        ("processor us/step", whole["runway"]["steps"]["cpu_us_per_step"]),
+        ("log bytes/step", whole["runway"]["steps"]["wal_bytes_per_step"]),
+        ("dev: start, start again, idle", whole["dev"]),
+        ("heartbeats", {key: whole["heartbeats"][key] for key in ("per_s", "false_expiries", "cpu_share", "p50_ms", "p99_ms")}),
+        (
+            "ten times that",
+            {key: whole["heartbeats_tenfold"][key] for key in ("per_s", "false_expiries", "cpu_share", "p99_ms")},
+        ),
+        ("ratios", whole["ratio"]),
+    ):
+        print(f"{title:34}{value}")
+    for name, value in {**whole["queue"], **whole["schedulers"]}.items():
+        print(
+            f"{name:>34} {value['steps_per_s']} steps/s, {value['cpu_us_per_step']}, {value['wal_bytes_per_step']} log bytes a step"
         )
-    row("processor us/step", whole["cpu_us_per_step"])
-    row("commit, ms", whole["commit_ms"])
-    for name, value in whole["heartbeats"].items():
-        row(f"heartbeats {name}", value)
-    row("ratios", {name: round(value, 2) for name, value in whole["ratio"].items()})
+    absent = {name: figures for name, figures in whole["peers"].items() if not isinstance(figures, dict)}
+    for name, why in absent.items():
+        print(f"{name}: {why}")
 
 
-def main() -> None:
+def main(arguments: list[str]) -> int:
+    """The exit status."""
     FOLDER.mkdir(parents=True, exist_ok=True)
-    subprocess.run(["rm", "-rf", str(FOLDER / "stack")], check=True)
-    found, _, peer = asyncio.run(ours())
-    whole = summary(found, peer)
-    (FOLDER / "summary.json").write_text(json.dumps(whole, indent=2) + "\n")
+    if arguments[:1] == ["check"]:
+        return asyncio.run(check.run(commit()))
+    if arguments[:1] == ["day"]:
+        runs, retention_s = int(arguments[1]), float(arguments[2]) if len(arguments) > 2 else 0.0
+        found = asyncio.run(day.share(runs, retention_s=retention_s, limit_s=float("inf")))
+        write_json(FOLDER / "day.json", found)
+        print({key: value for key, value in found.items() if key not in ("samples", "tables")})
+        return 0
+    whole = asyncio.run(everything())
+    write_json(FOLDER / "summary.json", whole)
+    why = peers.plot(FOLDER / "summary.json", FOLDER / "comparison.png")
     table(whole)
+    check.remember(whole)
+    print(f"{FOLDER / 'summary.json'}" + (f"; no picture: {why}" if why else f" and {FOLDER / 'comparison.png'}"))
+    return 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main(sys.argv[1:]))

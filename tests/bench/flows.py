@@ -21,13 +21,14 @@ def _chain(number: int) -> Step:
 
 one = workflow("bench-one", steps=[_chain(0)])
 ten = workflow("bench-ten", steps=[_chain(number) for number in range(10)])
+twenty = workflow("bench-twenty", steps=[_chain(number) for number in range(20)])
 
 
-@step(lease_ttl=timedelta(seconds=60))
-async def stay() -> int:
-    """Beats every 20 s until it is cancelled."""
+async def _stay() -> int:
+    """Beats every third of its TTL until it is cancelled."""
     await asyncio.Event().wait()
     return 1
 
 
-fleet = workflow("bench-fleet", steps=[stay])
+fleet = workflow("bench-fleet", steps=[step(key="stay", lease_ttl=timedelta(seconds=60))(_stay)])
+hurried = workflow("bench-hurried", steps=[step(key="stay", lease_ttl=timedelta(seconds=6))(_stay)])

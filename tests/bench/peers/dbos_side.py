@@ -41,16 +41,16 @@ async def launches(callers: int, count: int) -> dict:
     took = time.perf_counter() - began
     for handle in handles:
         await handle.get_result()
-    return {"launches_per_s": count / took, "launches": count, "callers": callers}
+    return {"launches": {"launches_per_s": round(count / took, 1), "launches": count, "callers": callers}}
 
 
-async def steps(runs: int, per_run: int) -> dict:
+async def steps(runs: int, per_run: int) -> float:
     began = time.perf_counter()
     handles = [await DBOS.start_workflow_async(ten, number, per_run) for number in range(runs)]
     for handle in handles:
         await handle.get_result()
     took = time.perf_counter() - began
-    return {"steps_per_s": runs * per_run / took, "runs": runs, "steps_per_run": per_run}
+    return runs * per_run / took
 
 
 async def latency(samples: int) -> dict:
@@ -62,14 +62,19 @@ async def latency(samples: int) -> dict:
         taken.append((time.perf_counter() - began) * 1000)
         await asyncio.sleep(0.02)
     taken.sort()
-    return {"latency_ms": {"p50": taken[len(taken) // 2], "p99": taken[int(len(taken) * 0.99)], "samples": samples}}
+    figures = {"p50": taken[len(taken) // 2], "p99": taken[int(len(taken) * 0.99)]}
+    return {"latency": {**{name: round(value, 2) for name, value in figures.items()}, "samples": samples}}
 
 
 async def measure(shapes: dict) -> dict:
     await steps(20, 10)
     found = {}
-    found |= await launches(shapes["callers"], shapes["dbos_launches"])
-    found |= await steps(shapes["runs"], shapes["steps_per_run"])
+    found |= await launches(shapes["callers"], shapes["peer_launches"])
+    rounds = sorted([await steps(shapes["runs"], shapes["steps_per_run"]) for _ in range(shapes["rounds"])])
+    found["steps"] = {
+        "steps_per_s": round(rounds[len(rounds) // 2], 1),
+        "steps_per_s_rounds": [round(figure, 1) for figure in rounds],
+    }
     found |= await latency(shapes["latency_samples"])
     return found
 

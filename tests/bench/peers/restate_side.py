@@ -70,14 +70,14 @@ async def launches(ingress: Ingress, callers: int, count: int) -> dict:
     took = time.perf_counter() - began
     for invocation in sent:
         await ingress.result(invocation)
-    return {"launches_per_s": count / took, "launches": count, "callers": callers}
+    return {"launches": {"launches_per_s": round(count / took, 1), "launches": count, "callers": callers}}
 
 
-async def steps(ingress: Ingress, runs: int, per_run: int) -> dict:
+async def steps(ingress: Ingress, runs: int, per_run: int) -> float:
     began = time.perf_counter()
     await asyncio.gather(*(ingress.call(number, per_run) for number in range(runs)))
     took = time.perf_counter() - began
-    return {"steps_per_s": runs * per_run / took, "runs": runs, "steps_per_run": per_run}
+    return runs * per_run / took
 
 
 async def latency(ingress: Ingress, samples: int) -> dict:
@@ -88,7 +88,8 @@ async def latency(ingress: Ingress, samples: int) -> dict:
         taken.append((time.perf_counter() - began) * 1000)
         await asyncio.sleep(0.02)
     taken.sort()
-    return {"latency_ms": {"p50": taken[len(taken) // 2], "p99": taken[int(len(taken) * 0.99)], "samples": samples}}
+    figures = {"p50": taken[len(taken) // 2], "p99": taken[int(len(taken) * 0.99)]}
+    return {"latency": {**{name: round(value, 2) for name, value in figures.items()}, "samples": samples}}
 
 
 async def measure(ports: dict, shapes: dict) -> dict:
@@ -96,7 +97,11 @@ async def measure(ports: dict, shapes: dict) -> dict:
     ingress = Ingress(ports["ingress"])
     await steps(ingress, 20, 10)
     found = await latency(ingress, shapes["latency_samples"])
-    found |= await steps(ingress, shapes["runs"], shapes["steps_per_run"])
+    rounds = sorted([await steps(ingress, shapes["runs"], shapes["steps_per_run"]) for _ in range(shapes["rounds"])])
+    found["steps"] = {
+        "steps_per_s": round(rounds[len(rounds) // 2], 1),
+        "steps_per_s_rounds": [round(figure, 1) for figure in rounds],
+    }
     found |= await launches(ingress, shapes["callers"], shapes["peer_launches"])
     return found
 

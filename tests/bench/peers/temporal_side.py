@@ -52,15 +52,15 @@ async def launches(client: Client, callers: int, count: int) -> dict:
     await asyncio.gather(*(caller() for _ in range(callers)))
     took = time.perf_counter() - began
     await asyncio.gather(*(handle.result() for handle in handles))
-    return {"launches_per_s": count / took, "launches": count, "callers": callers}
+    return {"launches": {"launches_per_s": round(count / took, 1), "launches": count, "callers": callers}}
 
 
-async def steps(client: Client, runs: int, per_run: int) -> dict:
+async def steps(client: Client, runs: int, per_run: int) -> float:
     began = time.perf_counter()
     handles = await asyncio.gather(*(start(client, number, per_run) for number in range(runs)))
     await asyncio.gather(*(handle.result() for handle in handles))
     took = time.perf_counter() - began
-    return {"steps_per_s": runs * per_run / took, "runs": runs, "steps_per_run": per_run}
+    return runs * per_run / took
 
 
 async def latency(client: Client, samples: int) -> dict:
@@ -72,7 +72,8 @@ async def latency(client: Client, samples: int) -> dict:
         taken.append((time.perf_counter() - began) * 1000)
         await asyncio.sleep(0.02)
     taken.sort()
-    return {"latency_ms": {"p50": taken[len(taken) // 2], "p99": taken[int(len(taken) * 0.99)], "samples": samples}}
+    figures = {"p50": taken[len(taken) // 2], "p99": taken[int(len(taken) * 0.99)]}
+    return {"latency": {**{name: round(value, 2) for name, value in figures.items()}, "samples": samples}}
 
 
 async def measure(port: int, shapes: dict) -> dict:
@@ -88,7 +89,11 @@ async def measure(port: int, shapes: dict) -> dict:
     ):
         await steps(client, 20, 10)
         found = await latency(client, shapes["latency_samples"])
-        found |= await steps(client, shapes["runs"], shapes["steps_per_run"])
+        rounds = sorted([await steps(client, shapes["runs"], shapes["steps_per_run"]) for _ in range(shapes["rounds"])])
+        found["steps"] = {
+            "steps_per_s": round(rounds[len(rounds) // 2], 1),
+            "steps_per_s_rounds": [round(figure, 1) for figure in rounds],
+        }
         found |= await launches(client, shapes["callers"], shapes["peer_launches"])
     return found
 
