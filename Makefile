@@ -6,10 +6,13 @@ READY := $(VENV)/.ready
 GEN := .venv-gen/.ready
 REPO ?=
 TESTS ?=
+SEED ?=
+ROUNDS ?=
+FUZZ := tests/rpc/test_garbage.py tests/rpc/test_garbage_internal.py tests/unit/decoders
 DRILLS ?=
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help demo test models chaos dev lint types gen gen-check bench bench-check bench-day lock clean
+.PHONY: help demo test models fuzz chaos dev lint types gen gen-check bench bench-check bench-day lock clean
 .DEFAULT_GOAL := help
 
 help:  ## this list
@@ -40,6 +43,11 @@ chaos: $(READY)  ## every drill on real processes (about 25 min), reports in bui
 
 models: $(READY)  ## the protocols as explicit-state models within wide bounds, and every mutant; minutes
 	$(BIN)/python -m tests.models
+
+fuzz: $(READY)  ## nonsense for every RPC, event and decoder, for minutes; SEED=… and ROUNDS=… replay what it printed
+	@seed=$(or $(SEED),$$(od -An -N4 -tu4 /dev/urandom | tr -d ' ')); rounds=$(or $(ROUNDS),60); \
+	echo "seed $$seed, $$rounds rounds; again: make fuzz SEED=$$seed ROUNDS=$$rounds"; \
+	RUNWAY_TEST_SEED=$$seed RUNWAY_TEST_GARBAGE_ROUNDS=$$rounds $(BIN)/python -m pytest --timeout 1800 $(FUZZ)
 
 dev: $(READY)  ## an installation in .runway, until Ctrl-C
 	@$(BIN)/runway dev

@@ -25,7 +25,8 @@ from services.gateway.domain.effect import Effect, EffectName, Failed, ReplayCla
 from services.gateway.domain.lookup import Finding, Inspection
 from services.gateway.ports import Tool
 
-LARGEST_INTEGER = 2**53
+LARGEST_INTEGER = 2**53 - 1
+"""Of RFC 8785's integers. 2^53 itself, which a Value may hold, stays a float and is written the same."""
 MAX_HOLD_MICROS = 10**15
 MAX_ARGUMENT_BYTES = 1_048_576
 MAX_WAIT_MS = 60_000

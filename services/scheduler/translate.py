@@ -264,6 +264,6 @@ def parse_attempts_token(token: str) -> tuple[int, UUID]:
     if not token:
         return 0, NIL
     at, _, attempt_id = token.partition(":")
-    if not at.isdecimal() or len(attempt_id) != 32:
+    if not (at.isascii() and at.isdecimal() and len(at) <= 18) or len(attempt_id) != 32:
         raise invalid_field("page_token", "is not one of ours", "send next_page_token as it was returned")
     return int(at), uuid_from_text(attempt_id, "page_token")

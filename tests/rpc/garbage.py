@@ -38,7 +38,7 @@ STRANGE = ("\x00", "n\x00l", "\U0001f6eb\u202e\ufdfd", "\u2028\n\x1b[2J")
 """What every text field must survive."""
 INTEGERS = (0, 1, -1, 2, 7, 255, 1000, 2**31 - 1, -(2**31), 2**53, 2**63 - 1, -(2**63))
 UNSIGNED = (0, 1, 2**32 - 1, 2**64 - 1)
-REALS = (0.0, -0.0, 1.5, float("nan"), float("inf"), float("-inf"), 1e308, 5e-324, 2.0**53 + 2)
+REALS = (0.0, -0.0, 1.5, float("nan"), float("inf"), float("-inf"), 1e308, 5e-324, 2.0**53, 2.0**53 + 2)
 _SMALL = (FieldDescriptor.CPPTYPE_INT32, FieldDescriptor.CPPTYPE_UINT32)
 _DEEPEST = 4
 

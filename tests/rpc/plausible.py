@@ -56,7 +56,10 @@ def good_requests(lease: wk.Lease, other_run: str) -> dict[str, list[Message]]:
         ("WaitRun", la.WaitRunRequest(run_id=run, until=la.WAIT_UNTIL_DECIDED)),
         ("ListRunEvents", la.ListRunEventsRequest(run_id=run, after_sequence=1, page_size=3)),
         ("ListSteps", rd.ListStepsRequest(run_id=run, page_size=2, page_token="act")),
+        ("ListSteps", rd.ListStepsRequest(run_id=run, page_size=2, page_token="9" * 190)),
         ("ListAttempts", sc.ListAttemptsRequest(run_id=run, page_size=2, page_token="act")),
+        ("ListAttempts", sc.ListAttemptsRequest(run_id=run, page_size=2, page_token=f"{'9' * 19}:{'0' * 32}")),
+        ("ListAttempts", sc.ListAttemptsRequest(run_id=run, page_size=2, page_token=f"{'9' * 150}:{'0' * 32}")),
         ("ListWorkers", sc.ListWorkersRequest(page_size=2, page_token="w")),
         ("ClaimAttempts", wk.ClaimAttemptsRequest(claim_id=attempt, worker_id="w", slots=1, handlers=["other.act@1"])),
         (

@@ -20,7 +20,7 @@ from google.protobuf.message import Message
 from google.protobuf.message_factory import GetMessageClass
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from runway.checkpoint.v1 import checkpoint_service_pb2 as cp
-from runway.common.v1 import common_pb2
+from runway.common.v1 import common_pb2, policy_pb2
 from runway.gateway.v1 import gateway_service_pb2 as gw
 from runway.internal.fence.v1 import lease_pb2
 from runway.launch.v1 import admin_service_pb2 as ad
@@ -172,11 +172,17 @@ async def claim_one(channel: grpc.aio.Channel, key: str, worker_id: str = "w") -
                 return granted
 
 
+def port_of(method: Any) -> str:
+    """Where an RPC is served, by its policy."""
+    asked = method.GetOptions().Extensions[policy_pb2.port]
+    return {policy_pb2.PORT_CONTROL: "control", policy_pb2.PORT_LEAF: "leaf"}.get(asked, "public")
+
+
 async def send(six: Target6, path: str, method: Any, wire: bytes, metadata: Any) -> tuple[str, Any]:
     """The code and the answer (the refusal, or the last message) of one call with these bytes."""
     answer_type = GetMessageClass(method.output_type)
     kind = ("stream" if method.client_streaming else "unary") + "_" + ("stream" if method.server_streaming else "unary")
-    port = "control" if path.startswith("/runway.launch.v1.Admin") else "public"
+    port = port_of(method)
     call_of = getattr(six.channels[port], kind)(path, bytes, answer_type.FromString)
     patience_s = 0.25 if method.name in LONG_POLLS else 10
     call = call_of([wire] if method.client_streaming else wire, metadata=metadata, timeout=patience_s)

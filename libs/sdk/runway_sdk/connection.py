@@ -72,16 +72,29 @@ def read_profile(profile: Path) -> Target:
     """The installation that a profile file names."""
     try:
         found = json.loads(profile.read_text())
-    except (OSError, ValueError) as error:
-        raise RunwayError(
-            f"{profile} is no profile: {error}", reason="NO_TARGET", remedy="name the profile.json that `runway dev` wrote"
-        ) from None
-    return Target(
-        found["address"],
-        found["api_key"],
+    except (OSError, ValueError, RecursionError) as error:
+        raise _no_profile(profile, str(error)) from None
+    if not isinstance(found, dict):
+        raise _no_profile(profile, "it holds no object")
+    target = Target(
+        found.get("address"),  # type: ignore[arg-type]  # checked below
+        found.get("api_key"),  # type: ignore[arg-type]
         found.get("control_address", ""),
         services=found.get("services", {}),
         control_services=found.get("control_services", {}),
+    )
+    maps = (target.services, target.control_services)
+    if not target.address or not target.api_key or not all(isinstance(named, dict) for named in maps):
+        raise _no_profile(profile, "it names no address and api_key")
+    texts = (target.address, target.api_key, target.control_address, *maps[0].values(), *maps[1].values())
+    if not all(isinstance(text, str) for text in texts):
+        raise _no_profile(profile, "it has an address that is no text")
+    return target
+
+
+def _no_profile(profile: Path, why: str) -> RunwayError:
+    return RunwayError(
+        f"{profile} is no profile: {why}", reason="NO_TARGET", remedy="name the profile.json that `runway dev` wrote"
     )
 
 

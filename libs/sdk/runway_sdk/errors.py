@@ -7,6 +7,7 @@ Can go wrong: branching on text. Text is for people; use the class or `reason`.
 from collections.abc import Mapping
 
 import grpc
+from google.protobuf.message import DecodeError
 from google.rpc import error_details_pb2, status_pb2
 from runway.common.v1 import common_pb2
 
@@ -186,7 +187,10 @@ def error_of(error: grpc.aio.AioRpcError) -> RunwayError:
     code = error.code()
     for key, raw in error.trailing_metadata() or ():
         if key == "grpc-status-details-bin":
-            return _from_status(status_pb2.Status.FromString(raw), code)
+            try:
+                return _from_status(status_pb2.Status.FromString(raw), code)
+            except (DecodeError, TypeError, ValueError):
+                break  # a proxy's or a broken peer's: the code is all there is to judge by
     kind = _BY_CODE.get(code, RunwayError)
     remedy = "check that the installation runs and that this is its address" if code is grpc.StatusCode.UNAVAILABLE else ""
     reason = "" if kind is not RunwayError else code.name
