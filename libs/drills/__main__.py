@@ -16,6 +16,9 @@ from libs.drills.catalogue import DRILLS
 from libs.drills.report import GREEN, SKIPPED, Report, table
 from libs.drills.stage import Options, Stage
 
+BYTES = ("postgres", "apart", "standby", "etcd", "objects", "scratch")
+"""Folders of an installation that nobody needs once its drill is green; logs stay."""
+
 
 async def play(names: list[str], options: Options, folder: Path) -> list[Report]:
     """One after another, each on an installation of its own."""
@@ -27,7 +30,8 @@ async def play(names: list[str], options: Options, folder: Path) -> list[Report]
         report = await Stage(DRILLS[name], options, place).play()
         report.write(folder)
         if report.verdict == GREEN:
-            shutil.rmtree(place / "data", ignore_errors=True)
+            for folder_of_bytes in BYTES:
+                shutil.rmtree(place / "data" / folder_of_bytes, ignore_errors=True)
         sys.stdout.write(report.text() + "\n\n")
         sys.stdout.flush()
         reports.append(report)

@@ -1,6 +1,8 @@
 """Authoritative for which drills there are, in the order in which `all` plays them."""
 
-from libs.drills.faults import processes
+from libs.drills.faults import machines, messages, processes, servers, standbys
 from libs.drills.stage import Drill
 
-DRILLS: dict[str, Drill] = {drill.name: drill for drill in processes.DRILLS}
+DRILLS: dict[str, Drill] = {
+    drill.name: drill for drill in (*processes.DRILLS, *messages.DRILLS, *servers.DRILLS, *machines.DRILLS, *standbys.DRILLS)
+}

@@ -139,6 +139,17 @@ def one_outcome(facts: Sequence[Fact], lossy: bool) -> Iterable[str]:
             yield f"{fact['run']} was seen as {fact['outcome']} and ended as {ended['outcome']}"
 
 
+def outcomes_are_kept(facts: Sequence[Fact], _: bool) -> Iterable[str]:
+    """Once somebody was told an outcome, nobody is told later that there is none."""
+    told: dict[str, str] = {}
+    for fact in facts:
+        if fact["who"] == "client" and fact["what"] in ("seen", "cancelled"):
+            if fact["outcome"]:
+                told[fact["run"]] = fact["outcome"]
+            elif fact["run"] in told:
+                yield f"{fact['run']} was told to be {told[fact['run']]} and is {fact['state']} later"
+
+
 def epochs_are_used_once(facts: Sequence[Fact], _: bool) -> Iterable[str]:
     """No epoch of a run falls; none of a shard or lease is given to two."""
     newest: dict[str, int] = {}
@@ -191,6 +202,7 @@ RULES: tuple[Rule, ...] = (
     one_success,
     one_run_per_request,
     one_outcome,
+    outcomes_are_kept,
     epochs_are_used_once,
     money_adds_up,
     outboxes_drain,

@@ -111,5 +111,7 @@ async def _run(history: History, client: Client, run_id: str) -> None:
             attempt=attempt.attempt_id.replace("-", ""),
             authority=attempt.authority_epoch,
             lease=attempt.lease_epoch,
+            leased_at=attempt.leased_at.ToMilliseconds(),
+            ended_at=attempt.ended_at.ToMilliseconds(),
             state=sc.AttemptState.Name(attempt.state).removeprefix("ATTEMPT_STATE_").lower(),
         )

@@ -86,3 +86,14 @@ async def last(act: int) -> int:
 
 
 flow = workflow("drill", steps=[first, act, last])
+
+
+@step(tools=["http.request"], lease_ttl=QUICK, retry=PATIENT)
+async def go_on(ctx: Context, run: int) -> int:
+    """So many effects, one after another: work that should outlast a fault beside it."""
+    for number in range(run):
+        await effect(ctx, "plain", f"plain-{number}", "reconcilable")
+    return run
+
+
+patient = workflow("drill-patient", steps=[go_on])

@@ -24,7 +24,7 @@ from libs.migrate import provision
 from libs.runtime.dev import DevStack, HostProcess
 from libs.runtime.service import SERVICES
 
-FLOW = "libs.drills.flows:flow"
+FLOWS = ("libs.drills.flows:flow", "libs.drills.flows:patient")
 ARMED = {"RUNWAY_FAULTS_ARMED": "development"}
 POSTGRES = {"checkpoint_timeout": "30s", "shared_buffers": "64MB"}
 
@@ -40,8 +40,6 @@ class Recipe:
     reset_lost_etcd: bool = False
     apart: str = ""
     """A service whose database is a cluster of its own."""
-    wiring: str = ""
-    """What stands between services: nothing, `repeat` (events repeated and reversed) or `slow`."""
 
     def of(self, service: str) -> int:
         """Replicas of a service."""
@@ -72,6 +70,8 @@ class Installation(DevStack):
         self._targets = targets
         self.postgres = EmbeddedPostgres(self.folder / "postgres", port=free_port(), settings=POSTGRES)
         self.apart: EmbeddedPostgres | None = None
+        if recipe.apart:
+            self.apart = EmbeddedPostgres(self.folder / "apart", port=free_port(), settings=POSTGRES)
         self.etcd = EtcdCluster(self.folder / "etcd", recipe.etcd_members)
         self.urls: dict[str, str] = {}
         self.workers: list[WorkerProcess] = []
@@ -80,6 +80,8 @@ class Installation(DevStack):
         """(service, address of its database) → the address that it is given."""
         self.prefix: Callable[[HostProcess], Sequence[str]] = lambda _: ()
         """What a host's command begins with, for namespaces."""
+        self.environ: dict[str, str] = {}
+        """For all hosts and workers of this installation, beside the recipe's."""
         self.own: dict[int, dict[str, str]] = {}
         """Environment of single hosts, by their place in `hosts`."""
         self._started = 0
@@ -112,29 +114,29 @@ class Installation(DevStack):
 
     async def _servers(self) -> tuple[dict[str, str], list[str]]:
         waits = [self.postgres.start(), self.etcd.start()]
-        if self.recipe.apart:
-            self.apart = EmbeddedPostgres(self.folder / "apart", port=free_port(), settings=POSTGRES)
+        if self.apart is not None:
             waits.append(self.apart.start())
         await asyncio.gather(*waits)
         self.urls = await provision(self.postgres.url(), SERVICES)
         if self.apart is not None:
             self.urls |= await provision(self.apart.url(), [self.recipe.apart])
+        self.urls = {name: self.database_address(name, url) for name, url in self.urls.items()}
         return dict(self.urls), self.etcd.endpoints
 
     def _surroundings(self, urls: Mapping[str, str], endpoints: Sequence[str], secret: str) -> dict[str, str]:
         environ = super()._surroundings(urls, endpoints, secret)
         for name in SERVICES:
             upper = name.upper()
-            environ[f"RUNWAY_{upper}_DATABASE_URL"] = self.database_address(name, urls[name])
             for infix, port in (("", "public"), ("CONTROL_", "control"), ("LEAF_", "leaf")):
                 environ[f"RUNWAY_{upper}_{infix}ADDRESS"] = self._target(name, port, wired=True)
         environ |= {
             "RUNWAY_SCHEDULER_RESET_LOST_ETCD": str(self.recipe.reset_lost_etcd).lower(),
             "RUNWAY_GATEWAY_HTTP_TARGETS": json.dumps(self._targets),
             "RUNWAY_GATEWAY_CALL_TIMEOUT_MS": "10000",
-            "RUNWAY_LAUNCH_DEFAULT_DEADLINE_MS": "600000",
+            "RUNWAY_LAUNCH_DEFAULT_DEADLINE_MS": "86400000",
             **ARMED,
             **dict(self.recipe.environ),
+            **self.environ,
         }
         return environ
 
@@ -168,7 +170,7 @@ class Installation(DevStack):
         self._started += 1
         name = f"worker-{self._started}"
         leases = self.folder / f"leases-{name}"
-        command = [sys.executable, "-m", "runway_sdk.serve", FLOW, "--worker-id", name, "--slots", "8"]
+        command = [sys.executable, "-m", "runway_sdk.serve", *FLOWS, "--worker-id", name, "--slots", "8"]
         command += ["--profile", str(self.folder / "profile.json"), "--record-leases", str(leases)]
         with (self.folder / "workers.log").open("ab") as log:
             process = await asyncio.create_subprocess_exec(
@@ -176,7 +178,7 @@ class Installation(DevStack):
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
-                env={**os.environ, **ARMED, HISTORY: str(self.history.path), **dict(self.recipe.environ)},
+                env={**os.environ, **ARMED, HISTORY: str(self.history.path), **self.environ},
                 start_new_session=True,
                 preexec_fn=dies_with_the_owner(signal.SIGKILL),
             )
@@ -218,6 +220,11 @@ class Installation(DevStack):
 
         if not await wait_for(serves, timeout_s):
             raise TimeoutError(f"{service} is not back after {timeout_s:.0f} s")
+
+    def log_of(self, service: str) -> str:
+        """What a service's processes have logged."""
+        path = self.folder / f"{service}.log"
+        return path.read_text(errors="replace") if path.exists() else ""
 
     def leases(self) -> list[Fact]:
         """What workers were granted, as facts."""

@@ -65,24 +65,27 @@ class Provider:
         }
 
     def lose_answers(self, count: int) -> None:
-        """Applies so many of the next requests and cuts instead of answering."""
+        """Cuts instead of answering so many of the next requests; applies every other one of them before."""
         with self._lock:
             self._to_lose = count
 
     def apply(self, place: str, key: str, run: str, step: str, slot: str) -> tuple[int, bool]:
         """How often this key was applied, and whether the answer is to be lost."""
         with self._lock:
+            lose = self._to_lose > 0
+            if lose:
+                self._to_lose -= 1
+                self.lost += 1
             times = self._known.get((place, key), 0)
+            if lose and self.lost % 2 == 0:
+                self._history.note("provider", "cut", place=place, key=key, run=run, step=step, slot=slot)
+                return times, True
             facts = {"place": place, "key": key, "run": run, "step": step, "slot": slot}
             if times and place == "keyed":
                 self._history.note("provider", "repeated", **facts)
             else:
                 times = self._known[place, key] = times + 1
                 self._history.note("provider", "applied", **facts)
-            lose = self._to_lose > 0
-            if lose:
-                self._to_lose -= 1
-                self.lost += 1
         return times, lose
 
     def times(self, place: str, key: str) -> int:

@@ -15,7 +15,7 @@ from runway_sdk.connection import read_profile
 
 from libs.drills.checker import check
 from libs.drills.finals import note_finals, settled
-from libs.drills.flows import flow
+from libs.drills.flows import flow, patient
 from libs.drills.history import Fact, History, now_ms
 from libs.drills.installation import Installation, Recipe
 from libs.drills.provider import Provider
@@ -68,6 +68,8 @@ class Stage:
         self.report = Report(drill.name, drill.about)
         self.undo: list[Callable[[], Awaitable[None]]] = []
         """What a drill made outside of the installation is unmade here, last first."""
+        self.afterwards: list[Callable[[list[Fact]], None]] = []
+        """What a drill looks at once everything is known."""
         self.began = 0.0
         self.ended = 0.0
         self.installation: Installation
@@ -115,6 +117,17 @@ class Stage:
 
         await self.until(under_way, f"{calls} calls under way", 20)
 
+    async def patient_run(self, seconds: float) -> str:
+        """A run that makes effects for about so long, once it makes them."""
+        run = await self.traffic.patient(max(10, round(seconds * 4)))
+        await self.until(lambda: self.applied(run.run_id) >= 2, "two effects of a patient run", 30)
+        return run.run_id
+
+    def applied(self, run_id: str, since: float = 0.0) -> int:
+        """Effects of a run that the provider applied since then."""
+        facts = self.history.facts()
+        return sum(f["who"] == "provider" and f["what"] == "applied" and f["run"] == run_id and f["t"] >= since for f in facts)
+
     async def work_on(self, seconds: float) -> None:
         """Lets traffic and fault meet for a while."""
         await asyncio.sleep(seconds)
@@ -154,7 +167,8 @@ class Stage:
             await self.drill.prepare(self)
         await self.installation.begin()
         self.traffic = Traffic(read_profile(self.installation.folder / "profile.json"), self.history)
-        await self.traffic.client.publish(flow)
+        for workflow in (flow, patient):
+            await self.traffic.client.publish(workflow)
         watching = asyncio.create_task(Watch(self.installation, self.history).run())
         self._driving = asyncio.create_task(self.traffic.run())
         try:
@@ -187,6 +201,8 @@ class Stage:
         for kind, least in self.drill.during.items():
             found = report.counts["during"][kind]
             self.expect(found >= least, f"during the fault {found} {kind}, at least {least} must be")
+        for look in self.afterwards:
+            look(facts)
         report.conclude()
 
     def _times(self, facts: list[Fact]) -> dict[str, float | None]:

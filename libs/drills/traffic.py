@@ -18,6 +18,7 @@ from runway_sdk.errors import NotFound, RunwayError
 from libs.drills.history import History, now_ms
 
 WORKFLOW = "drill"
+PATIENT_WORKFLOW = "drill-patient"
 REPEAT_EVERY = 5
 CANCEL_EVERY = 6
 
@@ -95,11 +96,19 @@ class Traffic:
             await self.cancel(run_id)
         await self.wait(launched)
 
-    async def launch(self, request_id: str, number: int) -> str:
+    async def patient(self, effects: int) -> Launched:
+        """A run of so many effects one after another, launched; its outcome is noted like any other."""
+        launched = Launched(secrets.token_hex(12), now_ms())
+        self.runs.append(launched)
+        launched.run_id = await self.launch(launched.request_id, effects, PATIENT_WORKFLOW)
+        self._do(self.wait(launched))
+        return launched
+
+    async def launch(self, request_id: str, number: int, workflow: str = WORKFLOW) -> str:
         """The run of a request; empty when it was refused for good or the drill ends."""
         while True:
             try:
-                run = await self.client.launch(WORKFLOW, number, request_id=request_id)
+                run = await self.client.launch(workflow, number, request_id=request_id)
             except RunwayError as refused:
                 self.history.note("client", "refused", call="launch", reason=refused.reason, request_id=request_id)
                 if refused.reason not in ("AUTHORITY_UNREACHABLE", "DEADLINE_EXCEEDED", "DRAINING", "UNAVAILABLE"):
@@ -130,6 +139,18 @@ class Traffic:
             )
             return phase
         return ""
+
+    async def look(self, run_id: str) -> None:
+        """Notes the run as it is told now; a refusal is a refusal."""
+        try:
+            run = await self.client.get(run_id)
+        except NotFound:
+            self.history.note("client", "missing", run=run_id)
+        except RunwayError as refused:
+            self.history.note("client", "refused", call="get", reason=refused.reason, run=run_id)
+        else:
+            state = word(pb.RunState, run.state).lower()
+            self.history.note("client", "seen", run=run_id, state=state, outcome=run.outcome, epoch=run.epoch)
 
     async def wait(self, launched: Launched) -> None:
         """Notes the outcome once it is decided."""

@@ -12,7 +12,7 @@ import shutil
 import signal
 import subprocess
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from urllib.parse import quote
 
@@ -35,10 +35,21 @@ _LONGEST_SOCKET_PATH = 100
 
 
 class EmbeddedPostgres(EmbeddedServer):
-    """A PostgreSQL server that belongs to this process. `port=0` takes a free one."""
+    """A PostgreSQL server that belongs to this process. `port=0` takes a free one.
+
+    `standby_of`: a running server that it is copied from and follows until it is promoted, over `upstream_port` where that is
+    not the server's own (a proxy).
+    """
 
     def __init__(
-        self, folder: Path, *, port: int = 0, settings: Mapping[str, str] | None = None, timeout_s: float = 60.0
+        self,
+        folder: Path,
+        *,
+        port: int = 0,
+        settings: Mapping[str, str] | None = None,
+        timeout_s: float = 60.0,
+        standby_of: "EmbeddedPostgres | None" = None,
+        upstream_port: int = 0,
     ) -> None:
         super().__init__("PostgreSQL", folder, "postgres.log", signal.SIGINT, port, timeout_s)
         self._settings = {**SETTINGS, **(settings or {})}
@@ -47,6 +58,8 @@ class EmbeddedPostgres(EmbeddedServer):
         self._bin = Path()
         self._account = Account(0, 0)
         self._socket_folder = self.folder / "sock"
+        self._primary = standby_of
+        self._upstream_port = upstream_port
 
     @property
     def socket_folder(self) -> Path:
@@ -95,10 +108,13 @@ class EmbeddedPostgres(EmbeddedServer):
         fresh = self.folder / "data.new"
         shutil.rmtree(fresh, ignore_errors=True)
         fresh.mkdir(mode=0o700)
-        self._password_file.write_text(secrets.token_urlsafe(24))
+        self._password_file.write_text(self._primary._password() if self._primary else secrets.token_urlsafe(24))
         self._password_file.chmod(0o600)
         for path in (fresh, self._password_file):
             self._account.own(path)
+        if self._primary is not None:
+            self._copy(self._primary, fresh)
+            return
         command = [
             *self._account.prefix, str(self._bin / "initdb"), "-D", str(fresh), "-U", "postgres", "--auth=scram-sha-256",
             f"--pwfile={self._password_file}", "-E", "UTF8", "--locale=C", "--locale-provider=builtin",
@@ -106,12 +122,42 @@ class EmbeddedPostgres(EmbeddedServer):
         ]  # fmt: skip
         if self._settings["fsync"] == "off":
             command.append("--no-sync")
-        done = subprocess.run(
-            command, capture_output=True, text=True, cwd="/", env=_ENVIRONMENT, check=False, **self._account.arguments
-        )
-        if done.returncode != 0:
-            raise EmbeddedError(f"initdb failed; it said:\n{done.stdout}{done.stderr}")
+        self._run(command)
         fresh.rename(self._data)
+
+    def _copy(self, primary: "EmbeddedPostgres", fresh: Path) -> None:
+        """A base backup that goes on following the primary, streamed."""
+        self._run(
+            [
+                *self._account.prefix, str(self._bin / "pg_basebackup"), "-h", "127.0.0.1", "-p", str(primary.port),
+                "-U", "postgres", "-D", str(fresh), "-X", "stream", "-c", "fast", "-R",
+            ],
+            {"PGPASSWORD": self._password()},
+        )  # fmt: skip
+        upstream = f"host=127.0.0.1 port={self._upstream_port or primary.port} user=postgres password={self._password()}"
+        with (fresh / "postgresql.auto.conf").open("a") as file:
+            file.write(f"\nprimary_conninfo = '{upstream} application_name=standby'\n")
+        fresh.rename(self._data)
+
+    def _run(self, command: Sequence[str], environment: Mapping[str, str] | None = None) -> None:
+        """One of PostgreSQL's programs, to its end."""
+        done = subprocess.run(
+            list(command), capture_output=True, text=True, cwd="/", env={**_ENVIRONMENT, **(environment or {})},
+            check=False, **self._account.arguments,
+        )  # fmt: skip
+        if done.returncode != 0:
+            program = Path(command[len(self._account.prefix)]).name
+            raise EmbeddedError(f"{program} failed; it said:\n{done.stdout}{done.stderr}")
+
+    def promote(self) -> None:
+        """A standby becomes a primary, on a timeline of its own."""
+        self._run([*self._account.prefix, str(self._bin / "pg_ctl"), "promote", "-D", str(self._data), "-w", "-t", "60"])
+
+    def configure(self, name: str, value: str) -> None:
+        """Sets one parameter of the running server."""
+        with (self._data / "postgresql.auto.conf").open("a") as file:
+            file.write(f"{name} = '{value}'\n")
+        self._child.send(signal.SIGHUP)
 
     def _check_major(self) -> None:
         ours = subprocess.run([str(self._bin / "postgres"), "--version"], capture_output=True, text=True, check=True).stdout
@@ -163,7 +209,7 @@ class EmbeddedPostgres(EmbeddedServer):
             lines = (self._data / "postmaster.pid").read_text().splitlines()
         except OSError:
             return False
-        return len(lines) >= 8 and lines[0] == str(self._child.pid) and lines[7].strip() == "ready"
+        return len(lines) >= 8 and lines[0] == str(self._child.pid) and lines[7].strip() in ("ready", "standby")
 
 
 def _alive(pid: int) -> bool:

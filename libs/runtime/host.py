@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from libs.kernel.clock import Clock
 from libs.kernel.ids import IdSource
 from libs.kernel.refusal import Reason, Refusal
+from libs.outbox.settings import RelaySettings
 from libs.rpc.admission import Limits
 from libs.rpc.directory import CachedDirectory
 from libs.rpc.health import HealthBoard
@@ -21,7 +22,7 @@ from libs.rpc.identity import CallerDirectory, LeaseVerifier
 from libs.rpc.policy import Access
 from libs.rpc.server import Gate, Mounted, PortServer, serve
 from libs.runtime.callers import RemoteCallers
-from libs.runtime.clock import SystemClock
+from libs.runtime.clock import clock_of
 from libs.runtime.ids import SystemIds
 from libs.runtime.loops import Supervisor
 from libs.runtime.peers import Peers
@@ -67,7 +68,7 @@ class Host:
     ) -> None:
         self.settings = settings or HostSettings()
         self.surroundings = Surroundings(os.environ if environ is None else environ)
-        self.clock: Clock = clock or SystemClock()
+        self.clock: Clock = clock or clock_of()
         self.ids: IdSource = ids or SystemIds()
         self.draining = asyncio.Event()
         self.services: list[Service] = []
@@ -83,6 +84,11 @@ class Host:
         self._addresses: Addresses | None = None
         self._lag_ms = 0.0
         self._lag_due_s = 0.0
+
+    @property
+    def relay_settings(self) -> RelaySettings:
+        """How this installation's outboxes behave."""
+        return RelaySettings(keep_ms=self.settings.outbox_keep_ms)
 
     @property
     def addresses(self) -> Addresses:

@@ -52,6 +52,9 @@ class HostSettings(RunwaySettings):
     """Pause before a service whose database is away is started again."""
     call_deadline_ms: int = Field(default=30_000, gt=0)
     """Server's own limit for unary calls whose client set none."""
+    outbox_keep_ms: int = Field(default=0, ge=0)
+    """How long delivered events are kept, to be sent again when their receiver's database was promoted: an hour where a standby
+    may lose commits; 0 where it cannot (embedded, or synchronous)."""
     message_limit_bytes: int = Field(default=16 * 1024 * 1024, gt=0)
     """Largest message taken."""
 

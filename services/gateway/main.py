@@ -54,7 +54,7 @@ async def compose(host: Host) -> Service:
     url = host.database_url("gateway")
     db = Database(url, name="gateway", size=settings.pool_size)
     leaf_db = Database(url, name="gateway-leaf", size=settings.leaf_pool_size)
-    relay = Relay(db, PeerSender(host.peers), host.clock)
+    relay = Relay(db, PeerSender(host.peers), host.clock, settings=host.relay_settings)
     notices = EventNotices(host.ids)
     http = Http(
         connect_timeout_ms=settings.connect_timeout_ms,

@@ -51,7 +51,7 @@ async def compose(host: Host) -> Service:
         ]
         await record_receipts(ports, [receipt for receipt in receipts if receipt.epoch])
 
-    relay = Relay(db, PeerSender(host.peers), host.clock, on_answers=on_answers)
+    relay = Relay(db, PeerSender(host.peers), host.clock, on_answers=on_answers, settings=host.relay_settings)
     reads = LaunchReads(db)
     hub = WaitHub(reads)
     ports = Ports(

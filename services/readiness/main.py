@@ -27,7 +27,7 @@ async def compose(host: Host) -> Service:
     """Builds readiness for this process; opens nothing."""
     settings = ReadinessSettings()
     db = Database(host.database_url("readiness"), name="readiness", size=settings.pool_size)
-    relay = Relay(db, PeerSender(host.peers), host.clock)
+    relay = Relay(db, PeerSender(host.peers), host.clock, settings=host.relay_settings)
     store = ReadinessDatabase(db, relay, host.ids)
     versions = VersionClient(store, host.peers)
     cache = StepCache(settings.cache_runs, settings.cache_run_bytes, settings.cache_bytes)

@@ -144,7 +144,7 @@ async def compose(host: Host, settings: SchedulerSettings | None = None) -> Serv
         acks = [translate.acknowledgement(row.receiver, row.payload, answer) for row, answer in answers]
         await acknowledge_raises(ports, book, acks)
 
-    relay = Relay(db, PeerSender(host.peers), host.clock, on_answers=on_answers)
+    relay = Relay(db, PeerSender(host.peers), host.clock, on_answers=on_answers, settings=host.relay_settings)
     reads, control_reads, leaf_reads = SchedulerReads(db), SchedulerReads(control_db), SchedulerReads(leaf_db)
     tokens = LeaseTokens(
         reads,

@@ -9,11 +9,8 @@ import signal
 from libs.drills.stage import Drill, Stage
 from libs.runtime.service import SERVICES
 
-_GOES_ON = {
-    "launch": {"effects": 1},
-    "scheduler": {"launched": 1, "finished": 1},
-}
-"""What works while a service is away for long; readiness, gateway, checkpoint and reconciler hold up no launch."""
+_LETS_RUN = ("launch", "readiness", "checkpoint", "reconciler")
+"""Services without which an attempt that runs goes on with its effects."""
 
 
 def killing(service: str) -> Drill:
@@ -34,16 +31,27 @@ def pausing(service: str) -> Drill:
 
     async def run(stage: Stage) -> None:
         pid = stage.installation.pid(service)
+        run_id = await stage.patient_run(stage.options.pause_s) if service in _LETS_RUN else ""
         await stage.busy()
         async with stage.fault(f"SIGSTOP of {service} for {stage.options.pause_s:g} s"):
-            os.kill(pid, signal.SIGSTOP)
-            try:
-                await stage.work_on(stage.options.pause_s)
-            finally:
-                os.kill(pid, signal.SIGCONT)
+            await _stopped(stage, pid)
+        if run_id:
+            late = stage.applied(run_id, stage.began + (stage.ended - stage.began) * 0.7)
+            stage.expect(late > 0, "what ran did not go on until the end of the pause")
 
-    during = _GOES_ON.get(service, {"launched": 1})
+    during = {"effects": 5} if service == "launch" else {"launched": 1}
     return Drill(f"pause-{service}", f"SIGSTOP of {service} for a minute, then SIGCONT", run, during=during)
+
+
+async def _stopped(stage: Stage, pid: int) -> None:
+    """Stops a process for a while. Callers hold back meanwhile, so that afterwards no backlog hides the recovery."""
+    usual, stage.traffic.per_s = stage.traffic.per_s, 1.0
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        await stage.work_on(stage.options.pause_s)
+    finally:
+        os.kill(pid, signal.SIGCONT)
+        stage.traffic.per_s = usual
 
 
 async def kill_worker(stage: Stage) -> None:
@@ -60,11 +68,7 @@ async def pause_worker(stage: Stage) -> None:
     pid = stage.installation.workers[0].process.pid
     await stage.busy(1, pid)
     async with stage.fault(f"SIGSTOP of a worker for {stage.options.pause_s:g} s"):
-        os.kill(pid, signal.SIGSTOP)
-        try:
-            await stage.work_on(stage.options.pause_s)
-        finally:
-            os.kill(pid, signal.SIGCONT)
+        await _stopped(stage, pid)
 
 
 DRILLS = [

@@ -113,6 +113,10 @@ BAD: dict[str, tuple[str, Callable[[list[Fact]], list[Fact]]]] = {
         "one_outcome",
         lambda h: [*h, fact(51, "client", "seen", run=OTHER, state="failed", outcome="failed", epoch=EPOCH + 2)],
     ),
+    "an outcome that was taken back": (
+        "outcomes_are_kept",
+        lambda h: [*h, fact(60, "client", "seen", run=RUN, state="running", outcome="", epoch=EPOCH + 2)],
+    ),
     "an epoch that fell": ("epochs_are_used_once", lambda h: [*without(h, what="run", run=RUN), ended(epoch=EPOCH + 1)]),
     "one epoch, two outcomes": (
         "epochs_are_used_once",

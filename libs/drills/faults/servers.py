@@ -1,0 +1,185 @@
+"""PostgreSQL and etcd that die, split, or come back with an older memory.
+
+Can go wrong: an etcd that was sent back too little: its epochs would soon be ahead again, and nothing refused. It is driven
+far ahead before it is sent back.
+"""
+
+import json
+import os
+import shutil
+import signal
+import urllib.request
+from pathlib import Path
+
+from libs.drills.finals import SQL, ask
+from libs.drills.installation import Recipe
+from libs.drills.stage import Drill, Stage
+
+_DIRECT = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+ALARM = "shards refuse this leader"
+AHEAD = 3_000
+
+
+async def kill_postgres(stage: Stage) -> None:
+    """The postmaster is killed; crash recovery keeps what was confirmed."""
+    await stage.busy()
+    async with stage.fault("SIGKILL of the postmaster"):
+        stage.installation.postgres.kill()
+        await stage.work_on(2)
+        await stage.installation.postgres.start()
+
+
+async def kill_etcd(stage: Stage) -> None:
+    """The only etcd is killed for longer than a session: leaders step down by their own clock."""
+    await stage.busy()
+    run_id = await stage.patient_run(12)
+    async with stage.fault("SIGKILL of etcd for 12 s"):
+        stage.installation.etcd.members[0].kill()
+        await stage.work_on(12)
+        await stage.installation.etcd.members[0].start()
+    stage.report.facts["effects of a live lease"] = stage.applied(run_id, stage.began)
+
+
+async def kill_etcd_leader(stage: Stage) -> None:
+    """One member of three is lost: the others elect, and work goes on."""
+    place = stage.installation.etcd.leader()
+    async with stage.fault("SIGKILL of the member that leads"):
+        member = stage.installation.etcd.members[place]
+        member.kill()
+        await stage.work_on(10)
+        await member.start()
+
+
+async def lose_etcd_quorum(stage: Stage) -> None:
+    """Two members of three are lost: nobody may lead, nothing is granted, nothing is done twice."""
+    cluster = stage.installation.etcd
+    async with stage.fault("SIGKILL of two of three members"):
+        for member in cluster.members[:2]:
+            member.kill()
+        await stage.work_on(12)
+        for member in cluster.members[:2]:
+            await member.start()
+
+
+def _write_ahead(endpoint: str, count: int) -> None:
+    """Drives etcd's revision ahead."""
+    for number in range(count):
+        body = json.dumps({"key": "ZHJpbGw=", "value": "eA=="}).encode()
+        request = urllib.request.Request(f"http://{endpoint}/v3/kv/put", data=body, method="POST")
+        with _DIRECT.open(request, timeout=10) as answer:
+            answer.read()
+        del number
+
+
+async def _send_back(stage: Stage, *, emptied: bool) -> None:
+    """etcd forgets; the shards' rows do not: no leader until an operator raises the generation."""
+    installation = stage.installation
+    member = installation.etcd.members[0]
+    kept = stage.folder / "etcd-kept"
+    await member.stop()
+    if not emptied:
+        installation.etcd.keep(kept)
+    await member.start()
+    _write_ahead(member.endpoints[0], AHEAD)
+    for replica in range(2):  # new leaders, with epochs of now
+        gone = installation.pid("scheduler", replica)
+        os.kill(gone, signal.SIGKILL)
+        await installation.back("scheduler", gone, replica)
+    await stage.finished(3, stage.traffic.runs[-1].asked, "before etcd goes back")
+    leaders = await _epochs(stage)
+    async with stage.fault("etcd emptied" if emptied else "etcd restored to an older snapshot"):
+        await member.stop()
+        installation.etcd.put_back(None if emptied else kept)
+        await member.start()
+        await stage.until(lambda: ALARM in installation.log_of("scheduler"), "an alarm that shards refuse their leaders", 40)
+        stage.history.note("probe", "sign", call_id="alarm")
+        await stage.work_on(3)
+        since = await _epochs(stage)
+        fallen = [shard for shard, epoch in since.items() if epoch != leaders[shard]]
+        stage.expect(not fallen, f"{len(fallen)} shards took a leader whose epoch etcd had given before")
+        await _raise_generations(stage)
+    stage.report.facts["shards"] = f"{len(leaders)} refused until the generation was raised"
+
+
+async def _epochs(stage: Stage) -> dict[int, int]:
+    """Authority epochs as the shards' rows have them."""
+    return {row["shard_id"]: row["authority_epoch"] for row in await ask(stage.installation.urls["scheduler"], SQL.shards)}
+
+
+async def _raise_generations(stage: Stage) -> None:
+    """The remedy that the alarm names."""
+    installation = stage.installation
+    for replica, host in enumerate(installation.hosts_of("scheduler")):
+        installation.own[installation.hosts.index(host)] = {"RUNWAY_SCHEDULER_RESET_LOST_ETCD": "true"}
+        gone = installation.pid("scheduler", replica)
+        os.kill(gone, signal.SIGTERM)
+        await installation.back("scheduler", gone, replica)
+
+
+async def restore_etcd(stage: Stage) -> None:
+    """A snapshot from before."""
+    await _send_back(stage, emptied=False)
+
+
+async def empty_etcd(stage: Stage) -> None:
+    """No snapshot at all."""
+    await _send_back(stage, emptied=True)
+
+
+async def corrupt_chunks(stage: Stage) -> None:
+    """Every stored byte of checkpoints is damaged while no worker runs; the steps are taken over from what verifies."""
+    installation = stage.installation
+    store = installation.folder / "objects"
+    async with stage.fault("every stored chunk damaged"):
+        await stage.until(lambda: _between_checkpoints(stage) >= 1, "a step between its checkpoints", 30)
+        for worker in list(installation.workers):
+            os.kill(worker.process.pid, signal.SIGKILL)
+            await worker.process.wait()
+        damaged = sum(_flip(path) for path in store.rglob("*") if path.is_file())
+        for _ in range(2):
+            await installation.start_worker()
+    stage.report.facts["chunks"] = f"{damaged} damaged"
+    stage.expect(damaged > 0, "there was nothing to damage")
+
+
+def _between_checkpoints(stage: Stage) -> int:
+    """Steps that have a checkpoint and are not at their last one."""
+    last: dict[tuple[str, str], str] = {}
+    for fact in stage.history.facts():
+        if fact["who"] == "worker" and fact["what"] == "accepted":
+            last[fact["run"], fact["step"]] = fact["call"]
+    return sum(call == "checkpoint plain" for call in last.values())
+
+
+def _flip(path: Path) -> int:
+    """One byte in the middle is another."""
+    data = bytearray(path.read_bytes())
+    if not data:
+        return 0
+    data[len(data) // 2] ^= 0xFF
+    copy = path.with_name(path.name + ".damaged")
+    copy.write_bytes(bytes(data))
+    shutil.copystat(path, copy)
+    copy.replace(path)
+    return 1
+
+
+ONE_ETCD = Recipe()
+THREE = Recipe(etcd_members=3)
+DRILLS = [
+    Drill("chunks-damaged", "every stored chunk of checkpoints damaged, then the steps taken over", corrupt_chunks),
+    Drill("kill-postgres", "SIGKILL of the postmaster, started again", kill_postgres),
+    Drill("kill-etcd", "SIGKILL of the only etcd for longer than a session", kill_etcd, during={"launched": 1}),
+    Drill(
+        "etcd-leader-lost",
+        "SIGKILL of the leading member of three",
+        kill_etcd_leader,
+        recipe=THREE,
+        during={"launched": 1, "finished": 1},
+    ),
+    Drill("etcd-quorum-lost", "SIGKILL of two members of three", lose_etcd_quorum, recipe=THREE, during={"launched": 1}),
+    Drill(
+        "etcd-restored", "etcd restored from an older snapshot: refused, with an alarm", restore_etcd, during={"launched": 1}
+    ),
+    Drill("etcd-emptied", "etcd emptied: refused, with an alarm", empty_etcd, during={"launched": 1}),
+]
