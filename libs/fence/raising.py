@@ -126,10 +126,12 @@ class FencePoint:
         async with self._db.tx() as tx:
             store = FenceStore(tx)
             gates, steps, scopes = await store.gates(runs), await store.steps(names), await store.scopes()
+            page = request.open_runs
+            opened = await store.open_gates(uuid_from_bytes(page.after, "open_runs.after"), page.limit) if page.limit else {}
             incarnation = tx.incarnation
         held = [gates[run_id].value if run_id in gates else GateValue(run_id, 0, Mode.OPEN) for run_id in runs]
         return fence_pb2.GetFencesResponse(
-            gates=[gate_to(gate) for gate in held],
+            gates=[gate_to(gate) for gate in (*held, *(row.value for row in opened.values()))],
             steps=[step_to(StepValue(run_id, step_key, steps.get((run_id, step_key), NO_FENCE))) for run_id, step_key in names],
             scopes=[scope_to(scope) for scope in scopes if scope.mode is not Mode.OPEN],
             incarnation=incarnation,

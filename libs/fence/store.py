@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import TypeVar
 from uuid import UUID
 
+import asyncpg
+
 from libs.fence.values import NEEDS, Admission, GateRow, GateValue, Judgement, ScopeValue, StepValue, Verdict
 from libs.kernel.epochs import Gate, Mode, StepFence
 from libs.pg import Queries, Tx
@@ -146,27 +148,11 @@ class FenceStore:
 
     async def gates(self, runs: Iterable[UUID]) -> dict[UUID, GateRow]:
         """What the point holds; runs it does not know are left out."""
-        rows = await self._tx.fetch(QUERIES.read_gates, sorted(set(runs)))
-        return {
-            row["run_id"]: GateRow(
-                GateValue(
-                    row["run_id"],
-                    row["epoch"],
-                    Mode(row["mode"]),
-                    row["outcome"],
-                    tuple(row["capabilities"]),
-                    row["granted"],
-                    row["envelope_sequence"],
-                    row["tenant"],
-                    row["project"],
-                ),
-                row["stamp"],
-                row["held"],
-                row["used"],
-                row["quiesced_epoch"],
-            )
-            for row in rows
-        }
+        return _gate_rows(await self._tx.fetch(QUERIES.read_gates, sorted(set(runs))))
+
+    async def open_gates(self, after: UUID, limit: int) -> dict[UUID, GateRow]:
+        """A page, in order of ids, of what is not closed here."""
+        return _gate_rows(await self._tx.fetch(QUERIES.open_gates, after, limit))
 
     async def steps(self, names: Iterable[tuple[UUID, str]]) -> dict[tuple[UUID, str], StepFence]:
         """What the point holds; steps it does not know are left out."""
@@ -184,6 +170,29 @@ class FenceStore:
         asked = _by_run(gates)
         rows = await self._tx.fetch(QUERIES.mark_quiesced, [g.run_id for g in asked], [g.epoch for g in asked])
         return {row["run_id"] for row in rows}
+
+
+def _gate_rows(rows: Sequence[asyncpg.Record]) -> dict[UUID, GateRow]:
+    return {
+        row["run_id"]: GateRow(
+            GateValue(
+                row["run_id"],
+                row["epoch"],
+                Mode(row["mode"]),
+                row["outcome"],
+                tuple(row["capabilities"]),
+                row["granted"],
+                row["envelope_sequence"],
+                row["tenant"],
+                row["project"],
+            ),
+            row["stamp"],
+            row["held"],
+            row["used"],
+            row["quiesced_epoch"],
+        )
+        for row in rows
+    }
 
 
 def _scope_columns(scopes: Sequence[ScopeValue]) -> tuple[list[str], list[str], list[int], list[int]]:

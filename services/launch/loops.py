@@ -1,14 +1,21 @@
 """Launch's timers: deadlines, waiters of other replicas, and what does not move. Each calls one verb."""
 
+from collections.abc import Awaitable, Callable
+from typing import Protocol
+
 from runway.internal.inbox.v1 import inbox_pb2
 
 from libs.pg import Database
 from libs.runtime.sender import stuck_outbox
 from libs.runtime.service import Every
+from libs.telemetry.logs import get_logger
+from services.launch.app.adopt_runs import adopt_all
 from services.launch.app.close_runs import expire_runs
 from services.launch.app.wait_runs import WaitHub
-from services.launch.ports import Ports
+from services.launch.ports import Ports, Promotion
 from services.launch.settings import LaunchSettings
+
+log = get_logger(__name__)
 
 
 def loops(ports: Ports, hub: WaitHub, settings: LaunchSettings) -> list[Every]:
@@ -22,6 +29,33 @@ def loops(ports: Ports, hub: WaitHub, settings: LaunchSettings) -> list[Every]:
         Every(settings.expire_interval_ms, expire, "expire_runs"),
         Every(settings.watch_poll_ms, hub.poll, "poll_waiters"),
     ]
+
+
+class Incarnations(Promotion, Protocol):
+    """What the adoption waits for."""
+
+    @property
+    def incarnation(self) -> int:
+        """The newest."""
+        ...
+
+    async def changed(self) -> None:
+        """Returns once there is one that is not adopted."""
+        ...
+
+
+def adoption(ports: Ports, promotion: Incarnations) -> Callable[[], Awaitable[None]]:
+    """Adopts runs whenever the database was promoted. What a point refuses ends it; it is begun again, with pauses."""
+
+    async def run() -> None:
+        while True:
+            await promotion.changed()
+            incarnation = promotion.incarnation
+            log.warning("launch's database is in another incarnation: reading the points", incarnation=incarnation)
+            await adopt_all(ports, promotion, incarnation)
+            log.warning("launch answers again", incarnation=incarnation)
+
+    return run
 
 
 class LaunchStuck:

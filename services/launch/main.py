@@ -15,6 +15,7 @@ from libs.runtime.process import run as run_process
 from libs.runtime.sender import PeerSender
 from libs.runtime.service import Composed, Loop, Service
 from services.launch import consumers
+from services.launch.app.adopt_runs import adopt_all
 from services.launch.app.limit_rate import LaunchRate
 from services.launch.app.record_receipts import record_receipts
 from services.launch.app.wait_runs import WaitHub
@@ -22,12 +23,13 @@ from services.launch.clients.notices import EventNotices
 from services.launch.clients.points import PointClients, receipt_of
 from services.launch.clients.waits import WaitClient
 from services.launch.domain.workflow import POINT_NAMES
-from services.launch.loops import LaunchStuck, loops
+from services.launch.loops import LaunchStuck, adoption, loops
 from services.launch.ports import Limits, Ports
 from services.launch.servicer import LaunchServicer
 from services.launch.servicer_control import AdminServicer, InternalServicer, LaunchCallers, LaunchFences
 from services.launch.settings import LaunchSettings
 from services.launch.store.catalogue import CatalogueStore
+from services.launch.store.promotion import LaunchPromotion
 from services.launch.store.reads import LaunchReads
 from services.launch.store.tenancy import TenancyStore
 from services.launch.store.transaction import LaunchDatabase
@@ -52,10 +54,11 @@ async def compose(host: Host) -> Service:
         await record_receipts(ports, [receipt for receipt in receipts if receipt.epoch])
 
     relay = Relay(db, PeerSender(host.peers), host.clock, on_answers=on_answers, settings=host.relay_settings)
-    reads = LaunchReads(db)
+    promotion = LaunchPromotion((db, control_db, leaf_db), relay, host.ids)
+    reads = LaunchReads(db, promotion.check)
     hub = WaitHub(reads)
     ports = Ports(
-        db=LaunchDatabase(db, relay, host.ids),
+        db=LaunchDatabase(db, relay, host.ids, promotion.check),
         reads=reads,
         catalogue=CatalogueStore(db, parse_spec, host.clock, settings.newest_ttl_ms),
         tenancy=TenancyStore(control_db),
@@ -73,14 +76,18 @@ async def compose(host: Host) -> Service:
             input_limit_bytes=settings.input_limit_bytes,
         ),
     )
-    control = replace(ports, db=LaunchDatabase(control_db, relay, host.ids), reads=LaunchReads(control_db))
-    leaf = LaunchReads(leaf_db)
+    control = replace(
+        ports, db=LaunchDatabase(control_db, relay, host.ids, promotion.check), reads=LaunchReads(control_db, promotion.check)
+    )
+    leaf = LaunchReads(leaf_db, promotion.check)
     rate = LaunchRate(host.clock, settings.launches_per_s, settings.launch_burst)
     servicer = LaunchServicer(ports, control, hub, rate, WaitClient(host.peers))
 
     async def start() -> None:
         for database in (db, control_db, leaf_db):
             await database.open()
+        if await promotion.stored() in (None, promotion.incarnation):  # else the loop does, once the points answer
+            await adopt_all(ports, promotion, promotion.incarnation)
 
     async def stop() -> None:
         await servicer.close()
@@ -102,7 +109,7 @@ async def compose(host: Host) -> Service:
         inbox=lambda raws: consumers.apply(ports, raws),
         stuck=LaunchStuck(ports, db).list_stuck,
         fences=LaunchFences(leaf),
-        loops=[Loop("relay", relay.run), *loops(ports, hub, settings)],
+        loops=[Loop("relay", relay.run), Loop("adoption", adoption(ports, promotion)), *loops(ports, hub, settings)],
         callers=LaunchCallers(ports),
         start=start,
         stop=stop,

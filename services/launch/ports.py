@@ -10,7 +10,8 @@ from libs.kernel.epochs import Mode
 from libs.kernel.ids import IdSource
 from libs.kernel.values import value
 from services.launch.domain.admission import Account, Admitted
-from services.launch.domain.closing import Decided, Progress, Receipt
+from services.launch.domain.adopting import Adopted, Held, Orphan
+from services.launch.domain.closing import Closing, Decided, Progress, Receipt
 from services.launch.domain.run import Run, RunEventFacts, RunHead
 from services.launch.domain.workflow import WorkflowSpec
 
@@ -100,6 +101,14 @@ class Tx(Protocol):
 
     async def apply_progress(self, progress: Sequence[Progress], now_ms: int) -> None:
         """Records receipts; settles and ends runs whose progress is terminal."""
+        ...
+
+    async def adopt(self, adopted: Sequence[Adopted], now_ms: int) -> None:
+        """Moves locked runs to this incarnation."""
+        ...
+
+    async def tell_again(self, told: Sequence[Closing], now_ms: int) -> None:
+        """Fills in what belongs to adopted outcomes of locked runs; those that have every receipt are settled."""
         ...
 
     async def start_runs(self, run_ids: Sequence[UUID], now_ms: int) -> list[UUID]:
@@ -211,6 +220,14 @@ class Points(Protocol):
         """Raises at every point at once; what was confirmed within the deadline, and effects still unresolved."""
         ...
 
+    async def held(self, run_ids: Sequence[UUID]) -> dict[UUID, Held]:
+        """The greatest gate of each run among all points. Refuses where a point does not answer."""
+        ...
+
+    async def open_runs(self, after: UUID, limit: int) -> tuple[list[Held], UUID | None]:
+        """Runs that a point holds open, a page in order of ids after one; and where the next page begins, None at the end."""
+        ...
+
 
 @value(frozen=True, slots=True)
 class InFlight:
@@ -286,6 +303,14 @@ class Notices(Protocol):
         """Raises for every point, and RunClosing for readiness where steps may still be open."""
         ...
 
+    def adopted(self, adopted: Adopted, now_ms: int) -> list[Notice]:
+        """The run's gate under its new epoch for every point; RunClosing where its outcome is decided."""
+        ...
+
+    def orphaned(self, orphan: Orphan, now_ms: int) -> list[Notice]:
+        """Raises that close a run that launch does not know, and RunClosing."""
+        ...
+
 
 class Hub(Protocol):
     """Who waits for changes of runs."""
@@ -312,6 +337,30 @@ class Database(Protocol):
 
     def tx(self) -> AbstractAsyncContextManager[Tx]:
         """A READ COMMITTED transaction, committed when the block ends well; what was sent leaves after the commit."""
+        ...
+
+
+class Promotion(Protocol):
+    """What a launch may do that has not yet adopted its runs, and how it says that it has."""
+
+    async def stored(self) -> int | None:
+        """The incarnation in which runs were adopted last; None in a database that is new."""
+        ...
+
+    async def unadopted(self, incarnation: int, limit: int) -> list[UUID]:
+        """Runs that are not terminal and whose epoch an earlier incarnation issued."""
+        ...
+
+    async def known(self, run_ids: Sequence[UUID]) -> set[UUID]:
+        """Which of these runs launch knows."""
+        ...
+
+    def tx(self, incarnation: int) -> AbstractAsyncContextManager[Tx]:
+        """A transaction in exactly this incarnation."""
+        ...
+
+    async def done(self, incarnation: int) -> None:
+        """Launch may answer in this incarnation."""
         ...
 
 

@@ -241,7 +241,10 @@ class SchedulerFences:
         steps = [_step(name, *found.get(name, nothing)) for name in names]
         asked, wanted = set(names), set(runs)
         steps += [_step(name, *value) for name, value in found.items() if name not in asked and name[0] in wanted]
-        held = await self._point.get_fences(fence_pb2.GetFencesRequest(service=request.service, run_ids=request.run_ids))
+        asked_here = fence_pb2.GetFencesRequest(service=request.service, run_ids=request.run_ids)
+        if request.HasField("open_runs"):
+            asked_here.open_runs.CopyFrom(request.open_runs)
+        held = await self._point.get_fences(asked_here)
         return fence_pb2.GetFencesResponse(gates=held.gates, steps=steps, scopes=held.scopes, incarnation=started_in)
 
 

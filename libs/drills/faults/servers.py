@@ -4,6 +4,7 @@ Can go wrong: an etcd that was sent back too little: its epochs would soon be ah
 far ahead before it is sent back.
 """
 
+import asyncio
 import json
 import os
 import shutil
@@ -86,7 +87,7 @@ async def _send_back(stage: Stage, *, emptied: bool) -> None:
         os.kill(gone, signal.SIGKILL)
         await installation.back("scheduler", gone, replica)
     await stage.finished(3, stage.traffic.runs[-1].asked, "before etcd goes back")
-    leaders = await _epochs(stage)
+    leaders = await _steady(stage)
     async with stage.fault("etcd emptied" if emptied else "etcd restored to an older snapshot"):
         await member.stop()
         installation.etcd.put_back(None if emptied else kept)
@@ -104,6 +105,18 @@ async def _send_back(stage: Stage, *, emptied: bool) -> None:
 async def _epochs(stage: Stage) -> dict[int, int]:
     """Authority epochs as the shards' rows have them."""
     return {row["shard_id"]: row["authority_epoch"] for row in await ask(stage.installation.urls["scheduler"], SQL.shards)}
+
+
+async def _steady(stage: Stage) -> dict[int, int]:
+    """Authority epochs once none has moved for a while: replicas that come back share the shards anew."""
+    epochs, since = await _epochs(stage), asyncio.get_running_loop().time()
+    end = since + 60
+    while asyncio.get_running_loop().time() < min(end, since + 8):
+        await stage.work_on(0.5)
+        now = await _epochs(stage)
+        if now != epochs:
+            epochs, since = now, asyncio.get_running_loop().time()
+    return epochs
 
 
 async def _raise_generations(stage: Stage) -> None:

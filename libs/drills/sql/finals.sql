@@ -19,6 +19,10 @@ SELECT t.tenant, t.reserved_micros, t.active_runs, t.spent_micros,
 -- Events of a service that are not delivered, and those that were refused.
 SELECT (SELECT count(*) FROM outbox)::bigint AS waiting, (SELECT count(*) FROM dead_letter)::bigint AS dead;
 
+-- name: cancel_waits
+-- What an operator does to sessions that wait for a standby; the commits are local by then, and the sessions are told so.
+SELECT pg_cancel_backend(a.pid) AS cancelled FROM pg_stat_activity AS a WHERE a.wait_event = 'SyncRep';
+
 -- name: shards
 -- Who leads which shard, as confirmed in the database.
 SELECT s.shard_id, s.authority_epoch, s.holder FROM shard AS s;

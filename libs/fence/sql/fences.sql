@@ -125,6 +125,11 @@ ON CONFLICT (run_id, step_key) DO UPDATE
 SELECT run_id, epoch, mode, stamp, tenant, project, outcome, capabilities, granted, envelope_sequence, held, used, quiesced_epoch
   FROM run_gate WHERE run_id = ANY ($1::uuid[]) ORDER BY run_id;
 
+-- name: open_gates
+-- A page of what is not closed here, for a launch that was promoted; rare, so a walk along the key will do.
+SELECT run_id, epoch, mode, stamp, tenant, project, outcome, capabilities, granted, envelope_sequence, held, used, quiesced_epoch
+  FROM run_gate WHERE run_id > $1 AND mode < 2 ORDER BY run_id LIMIT $2;
+
 -- name: read_steps
 -- What the point holds for these steps.
 SELECT f.run_id, f.step_key, f.authority_epoch, f.lease_epoch, f.attempt_id

@@ -7,8 +7,9 @@ import json
 from collections.abc import Sequence
 from uuid import UUID
 
+from services.launch.domain.adopting import settle_told, tell_again
 from services.launch.domain.closing import Closing, Decided, decide_closing
-from services.launch.domain.run import FailureFacts, RunEventFacts
+from services.launch.domain.run import FailureFacts, RunEventFacts, RunHead
 from services.launch.ports import Ports, Tx
 
 
@@ -36,9 +37,24 @@ async def decide_and_store(
         if run_id in heads and (won := decide_closing(heads[run_id], ask, tx.incarnation)) is not None
     ]
     await tx.apply_closings(decided, now)
+    await _tell_again(tx, [(heads[run_id], ask) for run_id, ask in first.items() if run_id in heads], now)
     await tx.append_events([_entry(item, now) for item in decided])
     await tx.send([notice for item in decided for notice in ports.notices.closing(item, now)], now)
     return decided
+
+
+async def _tell_again(tx: Tx, asks: Sequence[tuple[RunHead, Closing]], now: int) -> None:
+    """The end of runs whose outcome was adopted after a promotion; those that waited for nothing else are settled."""
+    told = [(head, again) for head, ask in asks if (again := tell_again(head, ask)) is not None]
+    if not told:
+        return
+    await tx.tell_again([again for _, again in told], now)
+    settled = [progress for head, _ in told if (progress := settle_told(head)) is not None]
+    await tx.apply_progress(settled, now)
+    kinds = [(item.head.run_id, item.state) for item in settled]
+    await tx.append_events(
+        [RunEventFacts(run_id, 0, now, f"run.{state.name.lower()}", int(state), "", "launch", "{}") for run_id, state in kinds]
+    )
 
 
 def _entry(item: Decided, now: int) -> RunEventFacts:

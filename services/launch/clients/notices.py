@@ -12,7 +12,9 @@ from libs.kernel.epochs import Mode
 from libs.kernel.ids import IdSource
 from libs.telemetry.traces import traceparent
 from services.launch.domain.admission import Admitted
+from services.launch.domain.adopting import Adopted, Orphan
 from services.launch.domain.closing import Decided
+from services.launch.domain.run import RunHead, mode_of
 from services.launch.domain.workflow import POINT_NAMES
 from services.launch.ports import Notice
 
@@ -21,12 +23,15 @@ RAISE = "raise_fences"
 
 def gate_message(decided: Decided) -> fence_pb2.RunGate:
     """The gate that closes a run."""
-    head = decided.head
+    return _gate(decided.head, decided.epoch, Mode.CLOSED, decided.closing.outcome)
+
+
+def _gate(head: RunHead, epoch: int, mode: Mode, outcome: str) -> fence_pb2.RunGate:
     return fence_pb2.RunGate(
         run_id=head.run_id.bytes,
-        epoch=decided.epoch,
-        mode=fence_pb2.Mode.ValueType(int(Mode.CLOSED)),
-        outcome=decided.closing.outcome,
+        epoch=epoch,
+        mode=fence_pb2.Mode.ValueType(int(mode)),
+        outcome=outcome,
         capabilities=head.capabilities,
         granted_micros=head.budget_micros,
         envelope_sequence=1,
@@ -79,5 +84,28 @@ class EventNotices:
         ]
         if decided.closing.actor != "readiness":
             fact = events_pb2.RunClosing(run_id=run_id.bytes, epoch=decided.epoch, outcome=decided.closing.outcome)
+            notices.append(self._event(run_id, "run_closing", "readiness", now_ms, run_closing=fact))
+        return notices
+
+    def adopted(self, adopted: Adopted, now_ms: int) -> list[Notice]:
+        """The gate anew at every point; RunClosing for readiness where there is an outcome."""
+        head = adopted.head
+        gate = _gate(head, adopted.epoch, mode_of(adopted.state), adopted.outcome)
+        return self._everywhere(head.run_id, gate, head.points, now_ms, closing=bool(adopted.outcome))
+
+    def orphaned(self, orphan: Orphan, now_ms: int) -> list[Notice]:
+        """Closes it at every point."""
+        closed = fence_pb2.Mode.ValueType(int(Mode.CLOSED))
+        gate = fence_pb2.RunGate(run_id=orphan.run_id.bytes, epoch=orphan.epoch, mode=closed, outcome="cancelled")
+        return self._everywhere(orphan.run_id, gate, sum(POINT_NAMES), now_ms, closing=True)
+
+    def _everywhere(self, run_id: UUID, gate: fence_pb2.RunGate, points: int, now_ms: int, *, closing: bool) -> list[Notice]:
+        notices = [
+            Notice(name, RAISE, run_id, fence_pb2.RaiseFencesRequest(service=name, gates=[gate]).SerializeToString())
+            for bit, name in POINT_NAMES.items()
+            if points & bit
+        ]
+        if closing:
+            fact = events_pb2.RunClosing(run_id=run_id.bytes, epoch=gate.epoch, outcome=gate.outcome)
             notices.append(self._event(run_id, "run_closing", "readiness", now_ms, run_closing=fact))
         return notices

@@ -10,8 +10,10 @@ from uuid import UUID
 
 from runway.internal.fence.v1 import fence_pb2
 
+from libs.kernel.epochs import Mode
 from libs.kernel.refusal import Refusal
 from services.launch.clients.notices import gate_message
+from services.launch.domain.adopting import Held
 from services.launch.domain.closing import Decided, Receipt
 from services.launch.domain.workflow import POINT_NAMES
 from services.launch.ports import InFlight
@@ -26,6 +28,15 @@ class Raises(Protocol):
         """Raises at one point."""
         ...
 
+    async def get_fences(
+        self, service: str, request: fence_pb2.GetFencesRequest, *, deadline_ms: int | None = None
+    ) -> fence_pb2.GetFencesResponse:
+        """What one point holds."""
+        ...
+
+
+HELD_DEADLINE_MS = 5_000
+
 
 class PointClients:
     """Asks all points of a batch of closings at the same time."""
@@ -39,6 +50,36 @@ class PointClients:
         answers = await asyncio.gather(*(self._ask(bit, items, deadline_ms) for bit, items in asked.items() if items))
         receipts = [receipt for confirmed, _ in answers for receipt in confirmed]
         return receipts, [effect for _, effects in answers for effect in effects]
+
+    async def held(self, run_ids: Sequence[UUID]) -> dict[UUID, Held]:
+        """The greatest gate of each run; every point must answer."""
+        raw = [run_id.bytes for run_id in run_ids]
+        requests = [fence_pb2.GetFencesRequest(service=name, run_ids=raw) for name in POINT_NAMES.values()]
+        answers = await asyncio.gather(*(self._held(request) for request in requests))
+        greatest = {run_id: Held(run_id, 0, Mode.OPEN, "") for run_id in run_ids}
+        for found in (item for answer in answers for item in answer):
+            known = greatest[found.run_id]
+            if (found.epoch, found.mode) > (known.epoch, known.mode):
+                greatest[found.run_id] = found
+        return greatest
+
+    async def open_runs(self, after: UUID, limit: int) -> tuple[list[Held], UUID | None]:
+        """A page of what any point holds open. A point whose page is full may hold more, so nothing beyond its last is used."""
+        page = fence_pb2.OpenRuns(after=after.bytes, limit=limit)
+        requests = [fence_pb2.GetFencesRequest(service=name, open_runs=page) for name in POINT_NAMES.values()]
+        answers = await asyncio.gather(*(self._held(request) for request in requests))
+        full = [answer[-1].run_id for answer in answers if len(answer) == limit]
+        end = min(full, default=None)
+        greatest: dict[UUID, Held] = {}
+        for found in (item for answer in answers for item in answer):
+            known = greatest.get(found.run_id, found)
+            if end is None or found.run_id <= end:
+                greatest[found.run_id] = max(found, known, key=lambda held: (held.epoch, held.mode))
+        return [greatest[run_id] for run_id in sorted(greatest)], end
+
+    async def _held(self, request: fence_pb2.GetFencesRequest) -> list[Held]:
+        answer = await self._peers.get_fences(request.service, request, deadline_ms=HELD_DEADLINE_MS)
+        return [Held(UUID(bytes=gate.run_id), gate.epoch, Mode(gate.mode), gate.outcome) for gate in answer.gates]
 
     async def _ask(self, bit: int, items: Sequence[Decided], deadline_ms: int) -> tuple[list[Receipt], list[InFlight]]:
         name = POINT_NAMES[bit]

@@ -84,6 +84,6 @@ def apply_receipts(head: RunHead, receipts: Sequence[Receipt]) -> Progress | Non
     state: RunState = head.state
     if enforced == head.points:
         state = RunState.CLOSING
-        if quiesced == head.points:
+        if quiesced == head.points and not head.awaits:
             state = TERMINAL_OF[head.outcome]
     return Progress(head, enforced, quiesced, state)

@@ -90,6 +90,8 @@ class RunHead:
     capabilities: tuple[str, ...]
     budget_micros: int
     used_micros: int
+    awaits: bool = False
+    """The outcome was adopted after a promotion; readiness tells again what belongs to it."""
 
 
 @value(frozen=True, slots=True)

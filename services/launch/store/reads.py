@@ -1,10 +1,13 @@
 """Launch's reads outside transactions; one statement each."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 from uuid import UUID
 
-from libs.pg import Database, Queries
+import asyncpg
+
+from libs.pg import Database, Queries, Statement
 from services.launch.domain.run import Run, RunEventFacts, RunState, mode_of
 from services.launch.ports import FirstReceipt, GateFacts, ScopeFacts
 from services.launch.store import rows
@@ -15,8 +18,16 @@ _Q = Queries.load(Path(__file__).parent / "sql" / "reads.sql")
 class LaunchReads:
     """Implements `ports.Reads`, and what the leaf port and the hub read."""
 
-    def __init__(self, db: Database) -> None:
+    def __init__(self, db: Database, check: Callable[[int], None]) -> None:
+        """`check` refuses the incarnation in which launch may not answer yet."""
         self._db = db
+        self._check = check
+
+    async def _fetch(self, statement: Statement, *args: Any) -> list[asyncpg.Record]:
+        """A connection of a newer incarnation makes itself known before it answers, so looking afterwards is enough."""
+        rows = await self._db.fetch(statement, *args)
+        self._check(self._db.incarnation)
+        return rows
 
     @property
     def incarnation(self) -> int:
@@ -27,46 +38,46 @@ class LaunchReads:
         """What stands under these request_ids."""
         if not key_digests:
             return {}
-        found = await self._db.fetch(_Q.receipts, list(key_digests))
+        found = await self._fetch(_Q.receipts, list(key_digests))
         return {r["key_digest"]: FirstReceipt(r["key_digest"], r["request_digest"], r["run_id"]) for r in found}
 
     async def runs(self, run_ids: Sequence[UUID]) -> dict[UUID, Run]:
         """Runs that exist."""
         if not run_ids:
             return {}
-        return {row["run_id"]: rows.run(row) for row in await self._db.fetch(_Q.runs, list(run_ids))}
+        return {row["run_id"]: rows.run(row) for row in await self._fetch(_Q.runs, list(run_ids))}
 
     async def list_runs(
         self, tenant: str, project: str, states: Sequence[int], workflow: str, before: UUID | None, limit: int
     ) -> list[Run]:
         """A page, newest first."""
-        return [rows.run(r) for r in await self._db.fetch(_Q.list_runs, tenant, project, list(states), workflow, before, limit)]
+        return [rows.run(r) for r in await self._fetch(_Q.list_runs, tenant, project, list(states), workflow, before, limit)]
 
     async def events(self, run_id: UUID, after: int, limit: int) -> list[RunEventFacts]:
         """Log entries in order."""
-        return [rows.event(row) for row in await self._db.fetch(_Q.events, run_id, after, limit)]
+        return [rows.event(row) for row in await self._fetch(_Q.events, run_id, after, limit)]
 
     async def due_runs(self, now_ms: int, limit: int) -> list[UUID]:
         """Undecided, deadline passed."""
-        return [row["run_id"] for row in await self._db.fetch(_Q.due_runs, now_ms, limit)]
+        return [row["run_id"] for row in await self._fetch(_Q.due_runs, now_ms, limit)]
 
     async def idle_runs(self, before_ms: int, limit: int) -> list[tuple[UUID, int]]:
         """Accepted, not begun."""
-        return [(row["run_id"], row["since_ms"]) for row in await self._db.fetch(_Q.idle_runs, before_ms, limit)]
+        return [(row["run_id"], row["since_ms"]) for row in await self._fetch(_Q.idle_runs, before_ms, limit)]
 
     async def unsettled_runs(self, before_ms: int, limit: int) -> list[tuple[UUID, int]]:
         """Decided, not terminal."""
-        return [(row["run_id"], row["since_ms"]) for row in await self._db.fetch(_Q.unsettled_runs, before_ms, limit)]
+        return [(row["run_id"], row["since_ms"]) for row in await self._fetch(_Q.unsettled_runs, before_ms, limit)]
 
     async def versions_of(self, run_ids: Sequence[UUID]) -> dict[UUID, tuple[int, int, int]]:
         """(version, sequence, state) of runs that exist."""
-        found = await self._db.fetch(_Q.versions_of, list(run_ids))
+        found = await self._fetch(_Q.versions_of, list(run_ids))
         return {row["run_id"]: (row["version"], row["sequence"], row["state"]) for row in found}
 
     async def gates(self, run_ids: Sequence[UUID]) -> tuple[int, list[GateFacts], list[ScopeFacts]]:
         """The incarnation the read began in, every run's gate in the order asked (unknown ones closed), scopes not open."""
         incarnation = self._db.incarnation
-        found = {row["run_id"]: row for row in await self._db.fetch(_Q.gates, list(run_ids))}
+        found = {row["run_id"]: row for row in await self._fetch(_Q.gates, list(run_ids))}
         gates = []
         for run_id in run_ids:
             row = found.get(run_id)
@@ -90,11 +101,9 @@ class LaunchReads:
         owners = sorted({(row["tenant"], row["project"]) for row in found.values()})
         kinds = ["tenant"] * len(owners) + ["project"] * len(owners)
         ids = [tenant for tenant, _ in owners] + [f"{tenant}/{project}" for tenant, project in owners]
-        scopes = [
-            ScopeFacts(r["kind"], r["scope_id"], r["epoch"], r["mode"]) for r in await self._db.fetch(_Q.scopes, kinds, ids)
-        ]
+        scopes = [ScopeFacts(r["kind"], r["scope_id"], r["epoch"], r["mode"]) for r in await self._fetch(_Q.scopes, kinds, ids)]
         return incarnation, gates, scopes
 
     async def owners(self, run_ids: Sequence[UUID]) -> dict[UUID, tuple[str, str]]:
         """(tenant, project) of runs that exist."""
-        return {row["run_id"]: (row["tenant"], row["project"]) for row in await self._db.fetch(_Q.owners, list(run_ids))}
+        return {row["run_id"]: (row["tenant"], row["project"]) for row in await self._fetch(_Q.owners, list(run_ids))}

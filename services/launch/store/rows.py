@@ -39,6 +39,7 @@ def head(row: Row) -> RunHead:
         capabilities=tuple(row["capabilities"]),
         budget_micros=row["budget_micros"],
         used_micros=row["used_micros"],
+        awaits=row["awaits"],
     )
 
 

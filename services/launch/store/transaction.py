@@ -4,7 +4,7 @@ Can go wrong: an event that leaves although its transaction did not commit. What
 the commit.
 """
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from uuid import UUID
@@ -14,7 +14,8 @@ from libs.kernel.ids import IdSource
 from libs.outbox import Outgoing, Relay, append
 from libs.pg import Database, Queries, Tx
 from services.launch.domain.admission import Account, Admitted
-from services.launch.domain.closing import Decided, Progress
+from services.launch.domain.adopting import Adopted
+from services.launch.domain.closing import Closing, Decided, Progress
 from services.launch.domain.run import RunEventFacts, RunHead, RunState
 from services.launch.ports import FirstReceipt, Notice, Usage
 from services.launch.store import rows
@@ -118,6 +119,40 @@ class LaunchTx:
             now_ms,
         )
 
+    async def adopt(self, adopted: Sequence[Adopted], now_ms: int) -> None:
+        """This incarnation's epochs."""
+        if not adopted:
+            return
+        failures = [item.failure for item in adopted]
+        await self._tx.fetch(
+            _Q.adopt,
+            [item.head.run_id for item in adopted],
+            [item.head.version for item in adopted],
+            [int(item.state) for item in adopted],
+            [item.outcome for item in adopted],
+            [item.epoch for item in adopted],
+            [item.awaits for item in adopted],
+            [f.failure_class if f else "" for f in failures],
+            [f.message if f else "" for f in failures],
+            [f.type if f else "" for f in failures],
+            now_ms,
+        )
+
+    async def tell_again(self, told: Sequence[Closing], now_ms: int) -> None:
+        """Outputs and failures of adopted outcomes."""
+        if not told:
+            return
+        failures = [item.failure for item in told]
+        await self._tx.fetch(
+            _Q.tell_again,
+            [item.run_id for item in told],
+            [item.output for item in told],
+            [f.failure_class if f else "" for f in failures],
+            [f.message if f else "" for f in failures],
+            [f.type if f else "" for f in failures],
+            now_ms,
+        )
+
     async def start_runs(self, run_ids: Sequence[UUID], now_ms: int) -> list[UUID]:
         """accepted → running."""
         return [row["run_id"] for row in await self._tx.fetch(_Q.start_runs, list(run_ids), now_ms)]
@@ -155,8 +190,10 @@ class LaunchTx:
 class LaunchDatabase:
     """Where launch's transactions begin; implements `ports.Database`."""
 
-    def __init__(self, db: Database, relay: Relay, ids: IdSource) -> None:
+    def __init__(self, db: Database, relay: Relay, ids: IdSource, check: Callable[[int], None]) -> None:
+        """`check` refuses the incarnation in which launch may not answer yet."""
         self._db = db
+        self._check = check
         self._relay = relay
         self._ids = ids
 
@@ -164,6 +201,7 @@ class LaunchDatabase:
     async def tx(self) -> AsyncIterator[LaunchTx]:
         """A transaction whose events leave after its commit."""
         async with self._db.tx() as tx:
+            self._check(tx.incarnation)
             mine = LaunchTx(tx, self._ids)
             yield mine
         if mine.sent:

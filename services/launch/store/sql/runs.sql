@@ -48,7 +48,8 @@ UPDATE tenant AS t
 
 -- name: lock_heads
 -- The one lock of a run, in order of ids, with what decisions look at.
-SELECT run_id, tenant, project, state, outcome, epoch, version, points, enforced, quiesced, capabilities, budget_micros, used_micros
+SELECT run_id, tenant, project, state, outcome, epoch, version, points, enforced, quiesced, capabilities, budget_micros, used_micros,
+       awaits
   FROM run WHERE run_id = ANY ($1::uuid[]) ORDER BY run_id FOR NO KEY UPDATE;
 
 -- name: apply_closings
@@ -61,6 +62,27 @@ UPDATE run AS r
        AS ask(run_id, version, state, outcome, epoch, output, failure_class, failure_message, failure_type)
  WHERE r.run_id = ask.run_id AND r.version = ask.version AND r.outcome = ''
 RETURNING r.run_id;
+
+-- name: adopt
+-- Runs of an earlier incarnation under an epoch of this one, conditional on the version that was judged; receipts begin anew.
+UPDATE run AS r
+   SET state = ask.state, outcome = ask.outcome, epoch = ask.epoch, awaits = ask.awaits, version = r.version + 1, changed_ms = $10::bigint,
+       enforced = 0, quiesced = 0,
+       failure_class = CASE WHEN ask.failure_class = '' THEN r.failure_class ELSE ask.failure_class END,
+       failure_message = CASE WHEN ask.failure_class = '' THEN r.failure_message ELSE ask.failure_message END,
+       failure_type = CASE WHEN ask.failure_class = '' THEN r.failure_type ELSE ask.failure_type END
+  FROM unnest($1::uuid[], $2::bigint[], $3::smallint[], $4::text[], $5::bigint[], $6::boolean[], $7::text[], $8::text[], $9::text[])
+       AS ask(run_id, version, state, outcome, epoch, awaits, failure_class, failure_message, failure_type)
+ WHERE r.run_id = ask.run_id AND r.version = ask.version;
+
+-- name: tell_again
+-- What belongs to an adopted outcome.
+UPDATE run AS r
+   SET output = ask.output, failure_class = ask.failure_class, failure_message = ask.failure_message,
+       failure_type = ask.failure_type, awaits = false, version = r.version + 1, changed_ms = $6::bigint
+  FROM unnest($1::uuid[], $2::bytea[], $3::text[], $4::text[], $5::text[])
+       AS ask(run_id, output, failure_class, failure_message, failure_type)
+ WHERE r.run_id = ask.run_id AND r.awaits;
 
 -- name: lock_accounts_of
 -- The tenants of runs that are about to be settled.

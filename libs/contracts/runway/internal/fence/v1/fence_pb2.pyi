@@ -348,6 +348,7 @@ class GetFencesRequest(google.protobuf.message.Message):
     SERVICE_FIELD_NUMBER: builtins.int
     RUN_IDS_FIELD_NUMBER: builtins.int
     STEPS_FIELD_NUMBER: builtins.int
+    OPEN_RUNS_FIELD_NUMBER: builtins.int
     service: builtins.str
     """The authority asked: launch (runs, scopes) or scheduler (steps)."""
     @property
@@ -360,17 +361,47 @@ class GetFencesRequest(google.protobuf.message.Message):
     def steps(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___StepName]:
         """Steps whose fences are wanted."""
 
+    @property
+    def open_runs(self) -> Global___OpenRuns:
+        """Asked of a point by a promoted launch: a page of the gates that are not closed there, beside what else is asked."""
+
     def __init__(
         self,
         *,
         service: builtins.str = ...,
         run_ids: collections.abc.Iterable[builtins.bytes] | None = ...,
         steps: collections.abc.Iterable[Global___StepName] | None = ...,
+        open_runs: Global___OpenRuns | None = ...,
     ) -> None: ...
-    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["run_ids", b"run_ids", "service", b"service", "steps", b"steps"]
+    _HasFieldArgType: typing_extensions.TypeAlias = typing.Literal["open_runs", b"open_runs"]
+    def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
+    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["open_runs", b"open_runs", "run_ids", b"run_ids", "service", b"service", "steps", b"steps"]
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
 
 Global___GetFencesRequest: typing_extensions.TypeAlias = GetFencesRequest
+
+@typing.final
+class OpenRuns(google.protobuf.message.Message):
+    """A page of the gates that a point does not hold closed, in order of the run's id."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    AFTER_FIELD_NUMBER: builtins.int
+    LIMIT_FIELD_NUMBER: builtins.int
+    after: builtins.bytes
+    """Runs after this one, 16 bytes; all zero from the beginning."""
+    limit: builtins.int
+    """At most so many."""
+    def __init__(
+        self,
+        *,
+        after: builtins.bytes = ...,
+        limit: builtins.int = ...,
+    ) -> None: ...
+    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["after", b"after", "limit", b"limit"]
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+
+Global___OpenRuns: typing_extensions.TypeAlias = OpenRuns
 
 @typing.final
 class GetFencesResponse(google.protobuf.message.Message):

@@ -1,0 +1,10 @@
+"""What a promoted launch adopts: the incarnation in which it did, and outcomes whose end is told again."""
+
+from libs.migrate import run_file
+
+revision = "0002"
+down_revision = "0001"
+
+
+def upgrade() -> None:
+    run_file(__file__)
