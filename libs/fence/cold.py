@@ -10,6 +10,7 @@ signed, and the holder of a good lease would be fenced); allowing because nobody
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from contextvars import Context
 from dataclasses import dataclass, field, replace
 from typing import Protocol, TypeVar
 from uuid import UUID
@@ -115,7 +116,8 @@ class ColdReader:
                 return
             batch = {run_id: self._waiting.pop(run_id) for run_id in ready}
             self._busy |= batch.keys()
-            task = asyncio.create_task(self._fly(batch), name="cold read")
+            # A flight is many calls': with the context of the first, it would end with that one's deadline.
+            task = asyncio.get_running_loop().create_task(self._fly(batch), name="cold read", context=Context())
             self._tasks.add(task)
             task.add_done_callback(lambda done, runs=frozenset(batch): self._landed(done, runs))  # type: ignore[misc]
 

@@ -9,6 +9,7 @@ that off); a retired key believed for ever (keys, and with them verified tokens,
 
 import asyncio
 from collections import OrderedDict
+from contextvars import Context
 from dataclasses import replace
 from typing import Protocol
 
@@ -153,7 +154,9 @@ class Verifier:
             return known[1]
         flight = self._fetching.get(key_id)
         if flight is None:
-            flight = asyncio.ensure_future(self._fetch(key_id))
+            flight = asyncio.get_running_loop().create_task(
+                self._fetch(key_id), context=Context()
+            )  # its askers' deadlines differ
             self._fetching[key_id] = flight
             flight.add_done_callback(lambda done: self._landed(key_id, done))
         return await asyncio.shield(flight)

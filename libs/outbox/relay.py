@@ -6,13 +6,15 @@ is read at the start, after a lost connection, when our database changed its inc
 
 Can go wrong, and what happens: the receiver is away or silent (its lane pauses, doubling), answers in part (each event by its
 verdict), the relay dies after a send (the row is still there: sent again), several relays sweep (each takes rows that no other
-holds), the database is away (acknowledgements wait; everything is read again afterwards).
+holds), the database is away (acknowledgements wait; everything is read again afterwards). Whoever offers an event may be in the
+middle of a call: sends run outside of its context, or they would end with its deadline, and so would every retry.
 """
 
 import asyncio
 import itertools
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Sequence
+from contextvars import Context
 from uuid import UUID
 
 from libs.kernel.clock import Clock
@@ -150,7 +152,7 @@ class Relay:
         now_s = self._now_s()
         while self._group is not None and (batch := lane.take(now_s)):
             lane.in_flight += 1
-            self._group.create_task(self._deliver(lane, batch))
+            self._group.create_task(self._deliver(lane, batch), context=Context())
         waits_s = lane.waits_s(now_s)
         due_s = now_s + waits_s
         if waits_s and lane.in_flight < self._settings.in_flight and due_s < lane.timed_s:  # a long pause may be over by now
@@ -257,7 +259,7 @@ class Relay:
             self._timers.discard(timer)
             action(*args)
 
-        timer = asyncio.get_running_loop().call_later(delay_s, fire)
+        timer = asyncio.get_running_loop().call_later(delay_s, fire, context=Context())
         self._timers.add(timer)
 
     def _now_s(self) -> float:

@@ -16,6 +16,7 @@ from libs.fence.wire import gate_to, scope_to, step_to
 from libs.kernel.epochs import NO_FENCE, Mode, StepFence, make_epoch
 from libs.kernel.ids import NIL, uuid_from_bytes
 from libs.kernel.refusal import Reason, Refusal, unreachable
+from libs.rpc.identity import Call, enter_call, in_call
 from libs.testkit.waiting import wait_until
 from tests.store.fence.harness import Point, attempt, item, run_id
 
@@ -97,6 +98,20 @@ async def test_a_new_run_is_read_once_and_then_judged_here(cold: Cold) -> None:
     async with cold.point.db.tx() as tx:
         row = (await FenceStore(tx).gates([run_id(0)]))[run_id(0)]
     assert (row.stamp, row.value.capabilities, row.value.granted_micros) == (cold.point.db.incarnation, ("model:*",), 500)
+
+
+async def test_a_read_ends_with_no_asker_s_deadline(cold: Cold) -> None:
+    """Several calls wait for one read, and the read after it is begun where the first one lands."""
+    cold.truth.open()
+    seen: list[object] = []
+    cold.truth.on_asked = lambda: seen.append(in_call())
+
+    async def handler() -> None:
+        enter_call(Call(None, None, b"", 1, "/of/some.handler", asyncio.get_running_loop().time() + 0.5))
+        assert await cold.outcomes(item()) == [Verdict.OK]
+
+    await asyncio.create_task(handler())
+    assert seen == [None, None]
 
 
 async def test_every_ended_step_of_the_run_is_seeded_not_only_the_one_asked(cold: Cold) -> None:

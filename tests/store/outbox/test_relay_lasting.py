@@ -10,8 +10,10 @@ import pytest
 from libs.outbox import (
     OUTBOX_SQL,
     SendResult,
+    Verdict,
 )
 from libs.pg import Database, Statement
+from libs.rpc.identity import Call, enter_call, in_call
 from libs.testkit import FaultProxy, wait_until
 from tests.store.outbox.stand import KEPT, QUICK, ROWS, Receiver, Stand
 
@@ -42,6 +44,29 @@ async def test_acknowledgements_survive_an_outage_of_our_database(
             await relay.idle()
         await db.close()
     assert await stand.rows() == set()
+
+
+async def test_a_send_belongs_to_no_call_and_neither_do_its_retries(stand: Stand) -> None:
+    """The call that offered the event has a deadline of its own; a retry that inherits it is over before it begins, for ever."""
+    seen: list[object] = []
+
+    def judge(payload: bytes) -> tuple[Verdict, str, bytes]:
+        seen.append(in_call())
+        return (Verdict.APPLIED if len(seen) > 3 else Verdict.RETRY), "", b""
+
+    stand.receiver.judge = judge
+    async with stand.relay() as relay:
+        await relay.idle()
+        event = stand.event("offered by a handler")
+        await stand.commit(event)
+
+        async def handler() -> None:
+            enter_call(Call(None, None, b"", 1, "/of/some.handler", asyncio.get_running_loop().time()))
+            relay.offer([event])
+
+        await asyncio.create_task(handler())
+        await relay.idle()
+    assert seen == [None] * 4
 
 
 async def test_an_incarnation_of_our_own_makes_memory_forget_what_the_table_lost(stand: Stand) -> None:
