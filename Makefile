@@ -9,10 +9,11 @@ TESTS ?=
 SEED ?=
 ROUNDS ?=
 FUZZ := tests/rpc/test_garbage.py tests/rpc/test_garbage_internal.py tests/unit/decoders
+SECONDS ?=
 DRILLS ?=
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help demo test models fuzz chaos dev lint types gen gen-check bench bench-check bench-day lock clean
+.PHONY: help demo test models simulate soak mutants fuzz chaos dev lint types gen gen-check bench bench-check bench-day lock clean
 .DEFAULT_GOAL := help
 
 help:  ## this list
@@ -48,6 +49,15 @@ fuzz: $(READY)  ## nonsense for every RPC, event and decoder, for minutes; SEED=
 	@seed=$(or $(SEED),$$(od -An -N4 -tu4 /dev/urandom | tr -d ' ')); rounds=$(or $(ROUNDS),60); \
 	echo "seed $$seed, $$rounds rounds; again: make fuzz SEED=$$seed ROUNDS=$$rounds"; \
 	RUNWAY_TEST_SEED=$$seed RUNWAY_TEST_GARBAGE_ROUNDS=$$rounds $(BIN)/python -m pytest --timeout 1800 $(FUZZ)
+
+simulate: $(READY)  ## one seed of the simulation with its history, SEED=1
+	@$(BIN)/python -m tests.simulation --seed $(or $(SEED),1)
+
+soak: $(READY)  ## seeds of the simulation for SECONDS=600 from SEED=1 on, report in build/soak
+	$(BIN)/python -m tests.simulation --soak $(or $(SECONDS),600) --seed $(or $(SEED),1)
+
+mutants: $(READY)  ## every guard of the simulation's list taken out, until a seed notices; half an hour
+	$(BIN)/python -m tests.simulation --hunt 25 --seed $(or $(SEED),1)
 
 dev: $(READY)  ## an installation in .runway, until Ctrl-C
 	@$(BIN)/runway dev

@@ -1,0 +1,97 @@
+"""What must hold, throughout and at the end: the queries of `sql/invariants.sql`, the provider's log, and what callers were told.
+
+Can go wrong: asking in the middle of something. Each query is one snapshot of committed rows; what only holds at rest is asked
+at rest.
+"""
+
+from pathlib import Path
+from typing import Any
+
+from libs.pg import Queries
+from tests.simulation.provider import Applied
+from tests.simulation.world import World
+
+SQL = Queries.load(Path(__file__).parent / "sql" / "invariants.sql")
+HAPPENED = ("succeeded", "observed", "compensated")
+DID_NOT = ("absent", "not_sent", "failed")
+
+
+class Invariants:
+    """Looks at one world."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._after_cancel: dict[str, int] = {}
+        self._reported = 0
+
+    async def enforced(self, run: Any) -> None:
+        """A caller was told that a cancel is enforced: from now on the run sends nothing more."""
+        self._after_cancel[run.run_id] = await self._dispatches(run.run_id)
+
+    async def _dispatches(self, run_id: str) -> int:
+        rows = await self._world.gate.ask(SQL.dispatches_of.sql, run_id)
+        return int(rows[0]["count"])
+
+    async def look(self) -> list[str]:
+        """What is wrong now."""
+        found = await self._ask("always_")
+        found += self._log_says()
+        for run_id, before in self._after_cancel.items():
+            now = await self._dispatches(run_id)
+            if now != before:
+                found.append(f"run {run_id} sent {now - before} effects after its cancel was enforced")
+        return found + self._world.violations + self._world.callers.violations
+
+    async def look_at_the_end(self) -> list[str]:
+        """What is wrong once everything had its time to end."""
+        found = await self.look()
+        found += await self._ask("finally_")
+        for run in self._world.callers.runs:
+            if not run.settled:
+                found.append(f"{run.request_id} ({run.run_id or 'never launched'}) was never told its end")
+        return found + await self._ledger_tells_the_truth()
+
+    async def quiet(self) -> bool:
+        """Whether every caller knows its end and nothing is under way."""
+        if not all(run.settled for run in self._world.callers.runs):
+            return False
+        return not await self._world.gate.ask(SQL.left_over.sql)
+
+    async def work(self) -> dict[str, int]:
+        """Runs by outcome."""
+        return {row["outcome"] or "open": row["count"] for row in await self._world.gate.ask(SQL.work.sql)}
+
+    async def _ask(self, kind: str) -> list[str]:
+        found: list[str] = []
+        for statement in SQL:
+            if statement.name.startswith(kind):
+                found += [
+                    f"{statement.name.removeprefix(kind)}: {row['problem']}"
+                    for row in await self._world.gate.ask(statement.sql)
+                ]
+        return found
+
+    def _log_says(self) -> list[str]:
+        """No slot happened twice, and no key named two slots."""
+        found: list[str] = []
+        by_slot: dict[str, Applied] = {}
+        by_key: dict[str, str] = {}
+        for one in self._world.provider.applied:
+            first = by_slot.setdefault(one.slot, one)
+            if first is not one:
+                found.append(f"the provider applied {one.slot} at {first.at_s:.3f} s and at {one.at_s:.3f} s")
+            if by_key.setdefault(one.key, one.slot) != one.slot:
+                found.append(f"the provider got key {one.key} for {by_key[one.key]} and {one.slot}")
+        return found
+
+    async def _ledger_tells_the_truth(self) -> list[str]:
+        """What the ledger says happened did, once; what it says did not happen did not."""
+        happened = {one.slot for one in self._world.provider.applied}
+        found: list[str] = []
+        for row in await self._world.gate.ask(SQL.ledger.sql):
+            slot = f"{row['run_id']}/{row['step_key']}/{row['slot']}"
+            if row["state"] in HAPPENED and slot not in happened:
+                found.append(f"the ledger says {row['state']} of {slot}, which never happened")
+            if row["state"] in DID_NOT and slot in happened:
+                found.append(f"the ledger says {row['state']} of {slot}, which happened")
+        return found

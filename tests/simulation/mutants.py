@@ -1,0 +1,149 @@
+"""Guards taken out, one at a time: a simulation that does not notice is worth nothing.
+
+Each mutant changes what a process has loaded, never a file. Can go wrong: a mutant that no longer changes anything, because the
+code moved. Every change is asserted.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from libs.fence import store as fences
+from libs.pg import Queries, Statement
+from services.checkpoint.domain import heads
+from services.checkpoint.store import transaction as checkpoints
+from services.gateway.app import inspect_effects, invoke
+from services.gateway.store import transaction as admission
+from services.launch.app import record_receipts
+from services.launch.clients import points
+from services.launch.domain.closing import Receipt
+from services.scheduler.store import shards, transaction
+from tests.simulation import seeded
+from tests.simulation.loop import RUNNING
+
+
+@dataclass(frozen=True, slots=True)
+class Mutant:
+    """A guard, and how it is taken out."""
+
+    what: str
+    apply: Callable[[], None]
+
+
+def _queries(module: Any, name: str) -> Queries:
+    """The file of statements, of those that a module has, that knows this one."""
+    for found in vars(module).values():
+        if isinstance(found, Queries) and any(statement.name == name for statement in found):
+            return found
+    raise AssertionError(f"{module.__name__} has no statement {name}")
+
+
+def _swap(module: Any, name: str, old: str, new: str) -> Callable[[], None]:
+    def apply() -> None:
+        queries = _queries(module, name)
+        before = getattr(queries, name).sql
+        assert old in before, f"{name} reads differently now"
+        queries._statements[name] = Statement(name, before.replace(old, new))
+
+    return apply
+
+
+def _no_gate_lock() -> None:
+    _swap(fences, "lock_gates", "ORDER BY run_id FOR NO KEY UPDATE", "ORDER BY run_id")()
+
+
+def _unknown_is_repeated() -> None:
+    _swap(admission, "admit", "IN ('failed', 'not_sent', 'absent')", "IN ('failed', 'not_sent', 'absent', 'unknown')")()
+
+
+def _settles_at_once() -> None:
+    judged = inspect_effects.judge
+    inspect_effects.judge = lambda seen, unknown_for_ms, settle_ms: judged(seen, unknown_for_ms, 0)
+
+
+def _terminal_before_quiesced() -> None:
+    applied = record_receipts.apply_receipts
+    record_receipts.apply_receipts = lambda head, receipts: applied(head, [replace(one, quiesced=True) for one in receipts])
+
+
+def _enforced_from_memory() -> None:
+    async def raise_now(self: Any, decided: Sequence[Any], deadline_ms: int) -> Any:
+        told = [
+            Receipt(item.head.run_id, bit, item.epoch, False) for item in decided for bit in (1, 2, 4) if item.head.points & bit
+        ]
+        return told, []
+
+    points.PointClients.raise_now = raise_now  # type: ignore[method-assign]
+
+
+def _attempt_in_the_slot() -> None:
+    called = invoke.Invoker.invoke
+
+    async def invoked(self: Any, ask: Any) -> Any:
+        return await called(self, replace(ask, slot=f"{ask.slot}-{ask.admission.asked.fence.attempt_id.hex[:6]}"))
+
+    invoke.Invoker.invoke = invoked  # type: ignore[method-assign]
+
+
+def _paused_is_dead() -> None:
+    def pid_state(self: Any, pid: int) -> seeded.PidState:
+        found = seeded.SimulatedMachine.find(pid)
+        return seeded.PidState(None) if found is None or found.state != RUNNING else seeded.PidState(pid)
+
+    seeded.SimulatedMachine.pid_state = pid_state  # type: ignore[method-assign]
+
+
+def _any_checkpoint_follows() -> None:
+    decided = heads.decide
+
+    def decide(head: Any, asked: Any) -> Any:
+        found = decided(head, asked)
+        return heads.Follow(head.digest if head else b"") if not isinstance(found, heads.Known) else found
+
+    for module in (heads, checkpoints):
+        if hasattr(module, "decide"):
+            module.decide = decide
+
+
+MUTANTS: dict[str, Mutant] = {
+    "gate_lock": Mutant("admission does not lock the gate", _no_gate_lock),
+    "lease_compare": Mutant(
+        "admission does not compare the lease with the step's fence",
+        _swap(
+            admission,
+            "admit",
+            "WHEN (f.authority_epoch, f.lease_epoch, f.attempt_id) > (i.authority_epoch, i.lease_epoch, i.attempt_id) THEN 'fenced'",
+            "",
+        ),
+    ),
+    "completion_compare": Mutant(
+        "a success is not compared with the lease that holds the step",
+        _swap(
+            transaction,
+            "succeed",
+            "AND t.state = 2 AND (t.authority_epoch, t.lease_epoch, t.attempt_id) = (a.authority_epoch, a.lease_epoch, a.attempt_id)",
+            "AND t.state = 2",
+        ),
+    ),
+    "raise_before_regrant": Mutant(
+        "an attempt's end does not wait for the points",
+        _swap(transaction, "end_leases", "raise_need = t.points", "raise_need = 0"),
+    ),
+    "settle_window": Mutant("nothing found is taken for absent at once", _settles_at_once),
+    "quiesced": Mutant("a run is terminal once it is enforced", _terminal_before_quiesced),
+    "enforced_from_memory": Mutant("a cancel is called enforced before the points committed it", _enforced_from_memory),
+    "unknown_repeated": Mutant("an effect whose outcome is unknown is made again", _unknown_is_repeated),
+    "attempt_in_slot": Mutant("the slot is named after the attempt", _attempt_in_the_slot),
+    "paused_is_dead": Mutant("a stopped gateway is taken for dead", _paused_is_dead),
+    "shard_compare": Mutant(
+        "a leader is confirmed under any epoch",
+        _swap(shards, "confirm", "AND s.authority_epoch < (s.generation << 40) + a.revision", ""),
+    ),
+    "checkpoint_compare": Mutant("a checkpoint follows whatever head there is", _any_checkpoint_follows),
+}
+
+
+def apply(name: str) -> None:
+    """Takes a guard out of this process."""
+    if name:
+        MUTANTS[name].apply()

@@ -1,0 +1,130 @@
+"""One seed, from an empty database to its verdict.
+
+The days of a seed: a calm beginning, `TORMENT_S` virtual seconds of faults while runs are launched, then faults stop and everything must
+come to its end within `PATIENCE_S`. Invariants are looked at throughout. The verdict is a plain value, so that a child process
+can hand it on.
+"""
+
+import asyncio
+import gc
+import time
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from tests.simulation.director import Director
+from tests.simulation.gate import ROOT
+from tests.simulation.history import History
+from tests.simulation.invariants import Invariants
+from tests.simulation.loop import VirtualLoop
+from tests.simulation.world import World
+
+TORMENT_S = 30.0
+PATIENCE_S = 600.0
+LOOK_EVERY_S = 4.0
+RUNS = 14
+AUDITOR = ROOT / "tests" / "simulation" / "sql" / "auditor.sql"
+
+
+@dataclass(slots=True)
+class Verdict:
+    """What became of a seed."""
+
+    seed: int
+    violations: list[str] = field(default_factory=list)
+    digest: str = ""
+    events: int = 0
+    virtual_s: float = 0.0
+    real_s: float = 0.0
+    cpu_s: float = 0.0
+    outcomes: dict[str, int] = field(default_factory=dict)
+    counts: dict[str, int] = field(default_factory=dict)
+    tail: list[str] = field(default_factory=list)
+
+    def plain(self) -> dict[str, Any]:
+        """For JSON."""
+        return asdict(self)
+
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    """How much of everything."""
+
+    torment_s: float = TORMENT_S
+    runs: int = RUNS
+
+
+def simulate(seed: int, admin_url: str, urls: dict[str, str], size: Size, echo: bool = False) -> Verdict:
+    """Runs a seed on a fresh database. For a process of its own: what it replaces stays replaced."""
+    began = time.perf_counter()
+    gc.disable()  # what a collection closes, and when, would be nobody's decision
+    loop = VirtualLoop()
+    asyncio.set_event_loop(loop)
+    history = History(loop.time)
+    if echo:
+        history.echo = print
+    loop.set_exception_handler(lambda _, context: _note(history, context))
+    verdict = Verdict(seed)
+    world = World(loop, seed, urls, history)
+    try:
+        loop.run_until_complete(_days(world, seed, admin_url, size, verdict))
+    except Exception as error:
+        verdict.violations.append(f"the simulation itself failed: {error!r}")
+        if echo:
+            raise
+    verdict.digest, verdict.events = history.digest, history.count
+    verdict.virtual_s, verdict.real_s = loop.time() - 1_000, time.perf_counter() - began
+    verdict.cpu_s = time.process_time()
+    verdict.tail = history.tail(400)
+    verdict.counts |= world.network.counts | {
+        "statements": history.by_kind.get("sql", 0),
+        "lock waits": world.gate.waits,
+        "deadlocks": world.gate.deadlocks,
+        "connections lost": world.gate.cut,
+        "provider requests": world.provider.arrivals,
+        "provider effects": len(world.provider.applied),
+        "provider unanswered": world.provider.unanswered,
+        "decided by a person": world.callers.resolved if hasattr(world, "callers") else 0,
+        "leases": len(world.leases),
+        "turns": loop.turns,
+    }
+    return verdict
+
+
+def _note(history: History, context: dict[str, Any]) -> None:
+    error = context.get("exception")
+    history.note("unheard", f"{str(context.get('message')).partition('<')[0]}: {type(error).__name__}")  # no addresses
+
+
+async def _days(world: World, seed: int, admin_url: str, size: Size, verdict: Verdict) -> None:
+    await world.gate.open(admin_url, AUDITOR.read_text())
+    invariants = Invariants(world)
+    await world.inhabit()
+    world.callers.on_enforced = invariants.enforced
+    director = Director(world, seed)
+    director.set_the_day()
+    targets = world.callers.chance.sample(["plain", "known", "keyed"], world.callers.chance.randint(1, 3))
+    world.callers.hasty = world.callers.chance.random() < 0.4
+    lives = [
+        world.loop.spawn(world.outside, world.callers.life(number, size.torment_s * 0.8, targets))
+        for number in range(size.runs)
+    ]
+    world.loop.spawn(world.outside, world.callers.decide_cases())
+    tormenting = world.loop.spawn(None, director.torment(size.torment_s))
+    while not tormenting.done() and not verdict.violations:
+        await asyncio.wait([tormenting], timeout=LOOK_EVERY_S)
+        verdict.violations += await invariants.look()
+    tormenting.cancel()
+    world.heal()
+    end_s = world.loop.time() + PATIENCE_S
+    while not verdict.violations and world.loop.time() < end_s and not await invariants.quiet():
+        await asyncio.sleep(LOOK_EVERY_S)
+        verdict.violations += await invariants.look()
+    if not verdict.violations:
+        await asyncio.sleep(2.0)
+        verdict.violations += await invariants.look_at_the_end()
+    for life in lives:
+        if life.done() and not life.cancelled() and life.exception() is not None:
+            verdict.violations.append(f"a caller's program ended with {life.exception()!r}")
+    verdict.outcomes = await invariants.work()
+    verdict.counts |= {f"fault {kind}": count for kind, count in director.counts.items()}
+    verdict.counts["processes killed"] = sum(member.deaths for member in world.members.values())

@@ -1,0 +1,116 @@
+-- An auditor inside the simulated database: it looks over the services' shoulders at the moment of each commit, across all schemas,
+-- and writes down what must never be. Deferred triggers see what is committed then, whatever the statement saw.
+CREATE SCHEMA audit;
+CREATE TABLE audit.violation (id bigint GENERATED ALWAYS AS IDENTITY, what text NOT NULL, run_id uuid NOT NULL, detail text NOT NULL);
+
+CREATE FUNCTION audit.says(what text, run_id uuid, detail text) RETURNS void LANGUAGE sql SECURITY DEFINER
+    AS $$ INSERT INTO audit.violation (what, run_id, detail) VALUES ($1, $2, $3) $$;
+
+CREATE FUNCTION audit.fenced_write() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER AS $$
+DECLARE
+    gate record;
+    fence record;
+BEGIN
+    EXECUTE format('SELECT epoch, mode FROM %I.run_gate WHERE run_id = $1', TG_TABLE_SCHEMA) INTO gate USING NEW.run_id;
+    IF gate.mode = 2 OR gate.mode = 1 AND TG_TABLE_NAME = 'effect_dispatch' THEN
+        PERFORM audit.says(TG_TABLE_NAME || ' behind a closed gate', NEW.run_id, NEW.step_key || ' epoch ' || gate.epoch);
+    END IF;
+    EXECUTE format('SELECT lease_epoch, attempt_id FROM %I.step_fence WHERE run_id = $1 AND step_key = $2', TG_TABLE_SCHEMA)
+       INTO fence USING NEW.run_id, NEW.step_key;
+    IF fence.lease_epoch > NEW.lease_epoch THEN
+        PERFORM audit.says(TG_TABLE_NAME || ' of a fenced attempt', NEW.run_id,
+                           NEW.step_key || ' lease ' || NEW.lease_epoch || ' behind ' || fence.lease_epoch);
+    END IF;
+    RETURN NULL;
+END $$;
+CREATE CONSTRAINT TRIGGER audited AFTER INSERT ON gateway.effect_dispatch DEFERRABLE INITIALLY DEFERRED
+    FOR EACH ROW EXECUTE FUNCTION audit.fenced_write();
+CREATE CONSTRAINT TRIGGER audited AFTER INSERT ON checkpoint.checkpoint DEFERRABLE INITIALLY DEFERRED
+    FOR EACH ROW EXECUTE FUNCTION audit.fenced_write();
+
+-- A grant: the run is open here, and the end of the attempt before it is known at every point of the step.
+CREATE FUNCTION audit.granted() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER AS $$
+DECLARE
+    mode smallint;
+    known bigint;
+BEGIN
+    SELECT g.mode INTO mode FROM scheduler.run_gate AS g WHERE g.run_id = NEW.run_id;
+    IF mode > 0 THEN
+        PERFORM audit.says('a grant behind a closed gate', NEW.run_id, NEW.step_key);
+    END IF;
+    IF NEW.lease_epoch > 1 AND (NEW.points & 1) > 0 THEN
+        SELECT lease_epoch INTO known FROM gateway.step_fence WHERE run_id = NEW.run_id AND step_key = NEW.step_key;
+        IF known IS NULL OR known < NEW.lease_epoch - 1 THEN
+            PERFORM audit.says('a grant before the raise', NEW.run_id, NEW.step_key || ' lease ' || NEW.lease_epoch || ' at ' || coalesce(known, 0));
+        END IF;
+    END IF;
+    IF NEW.lease_epoch > 1 AND (NEW.points & 2) > 0 THEN
+        SELECT lease_epoch INTO known FROM checkpoint.step_fence WHERE run_id = NEW.run_id AND step_key = NEW.step_key;
+        IF known IS NULL OR known < NEW.lease_epoch - 1 THEN
+            PERFORM audit.says('a grant before the raise', NEW.run_id, NEW.step_key || ' lease ' || NEW.lease_epoch || ' at ' || coalesce(known, 0));
+        END IF;
+    END IF;
+    RETURN NULL;
+END $$;
+CREATE CONSTRAINT TRIGGER granted AFTER UPDATE ON scheduler.ticket DEFERRABLE INITIALLY DEFERRED
+    FOR EACH ROW WHEN (NEW.state = 2 AND OLD.state <> 2) EXECUTE FUNCTION audit.granted();
+
+-- A success: of the lease that holds the step, in a run that is not closed here.
+CREATE FUNCTION audit.succeeded() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER AS $$
+DECLARE
+    mode smallint;
+BEGIN
+    SELECT g.mode INTO mode FROM scheduler.run_gate AS g WHERE g.run_id = NEW.run_id;
+    IF mode = 2 THEN
+        PERFORM audit.says('a success behind a closed gate', NEW.run_id, NEW.step_key);
+    END IF;
+    IF (SELECT count(*) FROM scheduler.attempt AS a WHERE a.run_id = NEW.run_id AND a.step_key = NEW.step_key AND a.end_kind = 1) > 1 THEN
+        PERFORM audit.says('a step succeeded twice', NEW.run_id, NEW.step_key);
+    END IF;
+    RETURN NULL;
+END $$;
+CREATE CONSTRAINT TRIGGER succeeded AFTER INSERT ON scheduler.attempt DEFERRABLE INITIALLY DEFERRED
+    FOR EACH ROW WHEN (NEW.end_kind = 1) EXECUTE FUNCTION audit.succeeded();
+
+-- A success of another attempt than the one that held the step.
+CREATE FUNCTION audit.held() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER AS $$
+BEGIN
+    IF (NEW.ended_attempt, NEW.ended_lease) IS DISTINCT FROM (OLD.attempt_id, OLD.lease_epoch) THEN
+        PERFORM audit.says('an end of another attempt than the one that held the step', NEW.run_id, NEW.step_key);
+    END IF;
+    RETURN NULL;
+END $$;
+CREATE CONSTRAINT TRIGGER held AFTER UPDATE ON scheduler.ticket DEFERRABLE INITIALLY DEFERRED
+    FOR EACH ROW WHEN (OLD.state = 2 AND NEW.state <> 2) EXECUTE FUNCTION audit.held();
+
+-- A terminal run: nothing of it is live, unresolved or held anywhere.
+CREATE FUNCTION audit.terminal() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER AS $$
+DECLARE
+    found text;
+BEGIN
+    SELECT string_agg(e.step_key || ' ' || e.slot || ' ' || e.state, ', ') INTO found FROM gateway.effect AS e
+     WHERE e.run_id = NEW.run_id AND e.state IN ('proposed', 'requested', 'unknown', 'needs_reconciliation');
+    IF found IS NOT NULL THEN
+        PERFORM audit.says('terminal with unresolved effects', NEW.run_id, found);
+    END IF;
+    SELECT string_agg(t.step_key, ', ') INTO found FROM scheduler.ticket AS t WHERE t.run_id = NEW.run_id AND t.state = 2;
+    IF found IS NOT NULL THEN
+        PERFORM audit.says('terminal with a live lease', NEW.run_id, found);
+    END IF;
+    RETURN NULL;
+END $$;
+CREATE CONSTRAINT TRIGGER terminal AFTER UPDATE OF state ON launch.run DEFERRABLE INITIALLY DEFERRED
+    FOR EACH ROW WHEN (NEW.state BETWEEN 9 AND 12 AND OLD.state < 9) EXECUTE FUNCTION audit.terminal();
+
+-- An authority epoch: never lower, and never the same under two holders.
+CREATE FUNCTION audit.authority() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER AS $$
+BEGIN
+    IF NEW.authority_epoch < OLD.authority_epoch OR NEW.authority_epoch = OLD.authority_epoch AND NEW.holder <> OLD.holder THEN
+        PERFORM audit.says('two authorities under one epoch', '00000000-0000-0000-0000-000000000000', 'shard ' || NEW.shard_id);
+    END IF;
+    RETURN NULL;
+END $$;
+CREATE CONSTRAINT TRIGGER authority AFTER UPDATE ON scheduler.shard DEFERRABLE INITIALLY DEFERRED
+    FOR EACH ROW EXECUTE FUNCTION audit.authority();
+
+GRANT USAGE ON SCHEMA audit TO PUBLIC;
