@@ -13,7 +13,14 @@ from services.readiness.settings import ReadinessSettings
 def loops(ports: Ports, house: HouseKeeping, settings: ReadinessSettings) -> list[Every]:
     """What runs while readiness serves."""
 
+    looked_ms = ports.clock.monotonic_ms() - 3_600_000
+
     async def retry() -> None:
+        nonlocal looked_ms
+        before_ms = ports.clock.monotonic_ms() - looked_ms
+        if not house.retry_may_be_due(ports.clock.now_ms(), before_ms):
+            return
+        looked_ms = ports.clock.monotonic_ms()
         while await fire_retries(ports):
             continue
 

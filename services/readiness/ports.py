@@ -180,6 +180,10 @@ class Reads(Protocol):
 class HouseKeeping(Protocol):
     """What loops and operators ask."""
 
+    def retry_may_be_due(self, now_ms: int, looked_before_ms: int) -> bool:
+        """Whether some backoff has passed, as far as this process knows; what others noted is found by looking now and then."""
+        ...
+
     async def forget_closed(self, before_ms: int) -> None:
         """Drops old notes of closings that overtook their launch."""
         ...

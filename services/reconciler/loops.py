@@ -11,6 +11,9 @@ from services.reconciler.domain.cases import CaseState
 from services.reconciler.ports import Ports
 from services.reconciler.settings import ReconcilerSettings
 
+IDLE_SHARE = 10
+"""How much more seldom the other workers look by themselves, in case the watching one hangs."""
+
 
 class Wake:
     """Wakes every worker."""
@@ -27,14 +30,19 @@ class Wake:
 def loops(ports: Ports, wake: Wake, settings: ReconcilerSettings) -> list[Loop | Every]:
     """What runs while the reconciler serves."""
 
-    def worker(woken: asyncio.Event) -> Loop:
+    def worker(place: int, woken: asyncio.Event) -> Loop:
+        # One of them watches for what becomes due by time, and wakes the others when there is something.
+        watches = place == 0
+        interval_s = settings.poll_interval_ms / 1000 * (1 if watches else IDLE_SHARE)
+
         async def run() -> None:
             while True:
                 woken.clear()
                 while await look_up(ports):
-                    continue
+                    if watches:
+                        wake()
                 try:
-                    async with asyncio.timeout(settings.poll_interval_ms / 1000):
+                    async with asyncio.timeout(interval_s):
                         await woken.wait()
                 except TimeoutError:
                     continue
@@ -45,7 +53,10 @@ def loops(ports: Ports, wake: Wake, settings: ReconcilerSettings) -> list[Loop |
         if await sweep_unknown(ports):
             wake()
 
-    return [*[worker(event) for event in wake.events], Every(settings.sweep_interval_ms, sweep, "sweep_unknown")]
+    return [
+        *[worker(place, event) for place, event in enumerate(wake.events)],
+        Every(settings.sweep_interval_ms, sweep, "sweep_unknown"),
+    ]
 
 
 class ReconcilerStuck:

@@ -4,6 +4,7 @@ Can go wrong: a step written from a stale view. Every save is conditional on the
 from its answer, the whole transaction is given up and the view forgotten.
 """
 
+import heapq
 import json
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
@@ -19,6 +20,8 @@ from libs.pg import Database, Queries, Tx
 from services.readiness.domain.steps import RESOLVED, EffectFact, FailureFacts, Step, StepState
 from services.readiness.ports import Notice, RunFacts
 
+LOOK_EVERY_MS = 1_000
+"""How often backoffs that another process noted are looked for."""
 _Q = Queries.load(Path(__file__).parent / "sql" / "steps.sql")
 
 
@@ -49,6 +52,7 @@ class ReadinessTx:
         self._tx = tx
         self._ids = ids
         self.sent: list[Outgoing] = []
+        self.retries_ms: list[int] = []
 
     async def add_runs(self, runs: Sequence[RunFacts]) -> set[UUID]:
         """Those that were not known."""
@@ -106,6 +110,7 @@ class ReadinessTx:
     async def save(self, runs: Sequence[RunFacts], steps: Sequence[tuple[UUID, Step]]) -> None:
         """Changed runs and steps."""
         if steps:
+            self.retries_ms += [step.retry_at_ms for _, step in steps if step.retry_at_ms]
             failures = [step.failure for _, step in steps]
             saved = await self._tx.fetch(
                 _Q.save_steps,
@@ -177,6 +182,7 @@ class ReadinessDatabase:
         self._db = db
         self._relay = relay
         self._ids = ids
+        self._retries_ms: list[int] = []
 
     @property
     def incarnation(self) -> int:
@@ -189,8 +195,18 @@ class ReadinessDatabase:
         async with self._db.tx() as tx:
             mine = ReadinessTx(tx, self._ids)
             yield mine
+        for at_ms in mine.retries_ms:
+            heapq.heappush(self._retries_ms, at_ms)
         if mine.sent:
             self._relay.offer(mine.sent)
+
+    def retry_may_be_due(self, now_ms: int, looked_before_ms: int) -> bool:
+        """Whether some backoff has passed."""
+        due = looked_before_ms >= LOOK_EVERY_MS
+        while self._retries_ms and self._retries_ms[0] <= now_ms:
+            heapq.heappop(self._retries_ms)
+            due = True
+        return due
 
     async def due_retries(self, now_ms: int, limit: int) -> list[tuple[UUID, str]]:
         """Steps whose backoff has passed."""
