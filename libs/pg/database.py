@@ -46,10 +46,10 @@ class Tx:
     incarnation: int
     """Incarnation of the database that will commit this."""
 
-    def __init__(self, connection: Connection, name: str) -> None:
+    def __init__(self, connection: Connection, name: str, incarnation: int) -> None:
         self._connection = connection
         self._name = name
-        self.incarnation = connection.incarnation
+        self.incarnation = incarnation
 
     async def fetch(self, statement: Statement, *args: Any) -> list[asyncpg.Record]:
         """Runs one statement."""
@@ -150,12 +150,12 @@ class Database:
     @asynccontextmanager
     async def _transaction(self) -> AsyncIterator[Tx]:
         async with self._connection() as connection:
-            warnings = connection.warnings  # while the connection is certainly ours
+            warnings, incarnation = connection.warnings, connection.incarnation  # while the connection is certainly ours
             transaction = connection.transaction()
             with translated(self.name, committing=False):
                 await transaction.start()
             try:
-                yield Tx(connection, self.name)
+                yield Tx(connection, self.name, incarnation)
             except BaseException:
                 await self._undo(connection, transaction)
                 raise
@@ -216,6 +216,9 @@ class Database:
             proxy = await pool.acquire(timeout=self._acquire_timeout_s)
         connection = cast(Connection, proxy)
         try:
+            with translated(self.name, committing=False):
+                if connection.is_closed():  # lost on its way to us: the driver has taken it back already
+                    raise away(self.name)
             yield connection
         finally:
             await self._release(pool, proxy)

@@ -342,3 +342,48 @@ async def test_every_statement_of_a_file_is_prepared(url: str, tmp_path: Path) -
     await prepare_all(url, [Queries.load(tmp_path / "good.sql")])
     with pytest.raises(AssertionError, match="bad: column"):
         await prepare_all(url, [Queries.load(tmp_path / "bad.sql")])
+
+
+async def test_a_connection_lost_as_its_transaction_begins_is_a_database_away(
+    db: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun = asyncpg.transaction.Transaction.start
+
+    async def start(self: asyncpg.transaction.Transaction) -> None:
+        await begun(self)
+        await lost(self._connection)
+
+    monkeypatch.setattr(asyncpg.transaction.Transaction, "start", start)
+    with pytest.raises(Refusal) as no:
+        async with db.tx() as tx:
+            await tx.fetch(COUNT)
+    assert no.value.reason is Reason.AUTHORITY_UNREACHABLE
+    monkeypatch.undo()
+    assert await count(db) == 0
+
+
+async def test_a_connection_lost_on_its_way_from_the_pool_is_a_database_away(
+    db: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    acquired = asyncpg.Pool._acquire
+
+    async def acquire(self: asyncpg.Pool, timeout: float) -> object:
+        proxy = await acquired(self, timeout)
+        await lost(proxy._con)
+        return proxy
+
+    monkeypatch.setattr(asyncpg.Pool, "_acquire", acquire)
+    for ask in (lambda: count(db), lambda: db.run(lambda tx: tx.fetch(COUNT))):
+        with pytest.raises(Refusal) as no:
+            await ask()
+        assert no.value.reason is Reason.AUTHORITY_UNREACHABLE
+    monkeypatch.undo()
+    assert await count(db) == 0
+
+
+async def lost(connection: asyncpg.Connection) -> None:
+    """The driver hears of the loss and takes the connection back before whoever has it goes on."""
+    connection._transport.abort()
+    while not connection.is_closed():
+        await asyncio.sleep(0)
+    await asyncio.sleep(0)
