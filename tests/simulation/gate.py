@@ -201,15 +201,14 @@ class Gate:
     def cut_all(self, name: str) -> None:
         """The database of a service ends every session, as in a fast restart."""
         for connection in [one for one in self.connections if self._pool_of(one).partition("-")[0] == name]:
-            self.cut += 1
-            connection.terminate()
+            self._cut(connection)
 
     def idle_too_long(self, process: Process) -> None:
         """What the server does to a client that falls silent inside a transaction."""
         for connection in [one for one in self.connections if one.owner is process and one.is_in_transaction()]:
             if not any(op.connection is connection for op in self._running + self._blocked):
                 self._history.note("idle", f"{process} loses a transaction")
-                connection.terminate()
+                self._cut(connection)
 
     async def ask(self, query: str, *args: Any) -> list[asyncpg.Record]:
         """A question of the world, as the administrator, in a turn of its own and without a fault."""
@@ -263,10 +262,16 @@ class Gate:
         return str(connection._params.server_settings["application_name"])
 
     def _lose(self, connection: SimConnection, label: str, when: str) -> Any:
-        self.cut += 1
         self._history.note("lost", f"{connection.owner} {label}: connection lost {when} it")
-        connection.terminate()
+        self._cut(connection)
         raise asyncpg.ConnectionDoesNotExistError("connection was closed in the middle of operation")
+
+    def _cut(self, connection: SimConnection) -> None:
+        """The other side is gone: the driver notices, and nobody has tidied up."""
+        self.cut += 1
+        with self._loop.acting_as(None):
+            connection._transport.abort()
+        self.forget(connection)
 
     def _enqueue(
         self, label: str, work: Callable[[], Awaitable[Any]], connection: SimConnection | None = None, *, first: bool = False

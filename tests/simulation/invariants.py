@@ -40,7 +40,7 @@ class Invariants:
             now = await self._dispatches(run_id)
             if now != before:
                 found.append(f"run {run_id} sent {now - before} effects after its cancel was enforced")
-        return found + self._world.violations + self._world.callers.violations
+        return found + self._world.violations + self._world.callers.violations + self._world.network.faults
 
     async def look_at_the_end(self) -> list[str]:
         """What is wrong once everything had its time to end."""

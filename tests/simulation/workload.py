@@ -172,6 +172,12 @@ class Callers:
         self.runs.append(run)
         cancels = chance.random() < (0.7 if self.hasty else 0.35)
         await asyncio.sleep(chance.uniform(0, over_s))
+        try:
+            await self._live(run, chance, cancels=cancels)
+        except Exception as error:
+            self.violations.append(f"{run.request_id} ({run.run_id}) ended with {error!r}")
+
+    async def _live(self, run: Launched, chance: random.Random, *, cancels: bool) -> None:
         async with Client(self.target) as client:
             await self._launch(client, run, again=chance.random() < 0.3)
             if cancels:
