@@ -224,7 +224,8 @@ class Database:
             await self._release(pool, proxy)
 
     async def _release(self, pool: asyncpg.Pool, proxy: Any) -> None:
-        with contextlib.suppress(OSError, asyncpg.PostgresError, asyncpg.InterfaceError):  # it is gone already
+        gone = (OSError, asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError)
+        with contextlib.suppress(*gone):  # the driver took it back already, perhaps while we gave it back
             if proxy.is_in_transaction():
                 proxy.terminate()  # an interrupted begin or commit: its state is not ours to guess
             await pool.release(proxy)

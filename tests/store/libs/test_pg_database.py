@@ -12,6 +12,7 @@ import pytest
 from libs.embedded import EmbeddedPostgres
 from libs.kernel.refusal import Reason, Refusal
 from libs.pg import Database, Queries, Statement, Tx
+from libs.pg.session import Connection
 from libs.testkit import FaultProxy, SeededIds, wait_until
 from libs.testkit.databases import prepare_all
 from libs.testkit.fixtures import StackDatabase
@@ -377,6 +378,21 @@ async def test_a_connection_lost_on_its_way_from_the_pool_is_a_database_away(
         with pytest.raises(Refusal) as no:
             await ask()
         assert no.value.reason is Reason.AUTHORITY_UNREACHABLE
+    monkeypatch.undo()
+    assert await count(db) == 0
+
+
+async def test_a_connection_lost_on_its_way_to_the_pool_is_a_database_away(
+    db: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def fetch(self: Connection, *_: object, **__: object) -> object:
+        self._transport.abort()  # the driver hears of it in the next turn, when the connection is being given back
+        raise asyncpg.AdminShutdownError("terminating connection due to administrator command")
+
+    monkeypatch.setattr(Connection, "fetch", fetch)
+    with pytest.raises(Refusal) as no:
+        await db.fetch(COUNT)
+    assert no.value.reason is Reason.AUTHORITY_UNREACHABLE
     monkeypatch.undo()
     assert await count(db) == 0
 
