@@ -55,6 +55,10 @@ class HostSettings(RunwaySettings):
     outbox_keep_ms: int = Field(default=0, ge=0)
     """How long delivered events are kept, to be sent again when their receiver's database was promoted: an hour where a standby
     may lose commits; 0 where it cannot (embedded, or synchronous)."""
+    retention_ms: int = Field(default=30 * 86_400_000, gt=0)
+    """How long what belongs to a run is kept, from its launch; an open run is kept until it is over."""
+    receipt_keep_ms: int = Field(default=90 * 86_400_000, ge=0)
+    """How much longer a request_id is remembered, so that a late repeat does not launch anew."""
     message_limit_bytes: int = Field(default=16 * 1024 * 1024, gt=0)
     """Largest message taken."""
 

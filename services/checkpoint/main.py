@@ -11,6 +11,7 @@ from libs.pg import Database
 from libs.rpc.server import Mounted
 from libs.runtime.host import Host
 from libs.runtime.process import run as run_process
+from libs.runtime.retention import forgetting
 from libs.runtime.service import Composed, Service
 from services.checkpoint.clients.chunks import StoredChunks, StoreProbe
 from services.checkpoint.clients.gauges import CheckpointGauges
@@ -77,7 +78,7 @@ async def compose(host: Host) -> Service:
         ],
         stuck=CheckpointStuck(reads, rows, host.clock).list_stuck,
         fences=FencePoint(leaf_db, NothingPending()),
-        loops=loops(ports, settings),
+        loops=[*loops(ports, settings), forgetting(rows.forget_runs, host.clock, host.settings.retention_ms)],
         leases=Verifier(SchedulerKeys(host.peers), host.clock, audience=host.surroundings.get(AUDIENCE) or DEFAULT_AUDIENCE),
         start=start,
         stop=stop,

@@ -15,6 +15,7 @@ from libs.rpc.batcher import Batcher
 from libs.rpc.server import Mounted
 from libs.runtime.host import Host
 from libs.runtime.process import run as run_process
+from libs.runtime.retention import forgetting
 from libs.runtime.sender import PeerSender
 from libs.runtime.service import Composed, Loop, Service
 from services.gateway.app.admit_intents import admit_intents
@@ -61,8 +62,9 @@ async def compose(host: Host) -> Service:
         response_limit_bytes=settings.response_limit_bytes,
         max_connections=settings.max_calls,
     )
+    effects = EffectStore(db, relay, host.ids)
     ports = Ports(
-        store=EffectStore(db, relay, host.ids),
+        store=effects,
         processes=ProcessStore(db),
         machine=LinuxMachine(settings.host_id),
         tools=_tools(host, settings, http),
@@ -116,7 +118,11 @@ async def compose(host: Host) -> Service:
         ],
         stuck=GatewayStuck(ports, db).list_stuck,
         fences=GatewayFences(FencePoint(leaf_db, standing), collecting, relay),
-        loops=[Loop("relay", relay.run), *loops(ports, calls, settings)],
+        loops=[
+            Loop("relay", relay.run),
+            *loops(ports, calls, settings),
+            forgetting(effects.forget_runs, host.clock, host.settings.retention_ms),
+        ],
         deadlines_ms={f"/{SERVICE}/{method}": long_ms for method in ("InvokeTool", "Generate", "WaitEffect")},
         leases=Verifier(SigningKeys(host.peers), host.clock, audience=host.surroundings.get(AUDIENCE) or settings.audience),
         start=start,

@@ -12,8 +12,9 @@ from libs.pg import Database
 from libs.rpc.server import Mounted
 from libs.runtime.host import Host
 from libs.runtime.process import run as run_process
+from libs.runtime.retention import forgetting
 from libs.runtime.sender import PeerSender
-from libs.runtime.service import Composed, Loop, Service
+from libs.runtime.service import Composed, Every, Loop, Service
 from services.launch import consumers
 from services.launch.app.adopt_runs import adopt_all
 from services.launch.app.limit_rate import LaunchRate
@@ -31,11 +32,14 @@ from services.launch.settings import LaunchSettings
 from services.launch.store.catalogue import CatalogueStore
 from services.launch.store.promotion import LaunchPromotion
 from services.launch.store.reads import LaunchReads
+from services.launch.store.retention import LaunchRetention
 from services.launch.store.tenancy import TenancyStore
 from services.launch.store.transaction import LaunchDatabase
 from services.launch.translate import parse_spec
 
 _BITS = {name: bit for bit, name in POINT_NAMES.items()}
+
+RECEIPTS_INTERVAL_MS = 600_000
 
 
 async def compose(host: Host) -> Service:
@@ -109,11 +113,29 @@ async def compose(host: Host) -> Service:
         inbox=lambda raws: consumers.apply(ports, raws),
         stuck=LaunchStuck(ports, db).list_stuck,
         fences=LaunchFences(leaf),
-        loops=[Loop("relay", relay.run), Loop("adoption", adoption(ports, promotion)), *loops(ports, hub, settings)],
+        loops=[
+            Loop("relay", relay.run),
+            Loop("adoption", adoption(ports, promotion)),
+            *loops(ports, hub, settings),
+            *_forgetting(host, control_db),
+        ],
         callers=LaunchCallers(ports),
         start=start,
         stop=stop,
     )
+
+
+def _forgetting(host: Host, db: Database) -> list[Every]:
+    """Runs go after their retention, receipts later."""
+    retention = LaunchRetention(db)
+
+    async def receipts() -> None:
+        await retention.forget_receipts(host.clock.now_ms() - host.settings.retention_ms - host.settings.receipt_keep_ms)
+
+    return [
+        forgetting(retention.forget_runs, host.clock, host.settings.retention_ms),
+        Every(RECEIPTS_INTERVAL_MS, receipts, "forget_receipts"),
+    ]
 
 
 def run() -> None:

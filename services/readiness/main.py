@@ -8,6 +8,7 @@ from libs.pg import Database
 from libs.rpc.server import Mounted
 from libs.runtime.host import Host
 from libs.runtime.process import run as run_process
+from libs.runtime.retention import forgetting
 from libs.runtime.sender import PeerSender
 from libs.runtime.service import Composed, Loop, Service
 from services.readiness import consumers
@@ -48,7 +49,11 @@ async def compose(host: Host) -> Service:
         ],
         inbox=lambda raws: consumers.apply(ports, raws),
         stuck=ReadinessStuck(ports, store, db).list_stuck,
-        loops=[Loop("relay", relay.run), *loops(ports, store, settings)],
+        loops=[
+            Loop("relay", relay.run),
+            *loops(ports, store, settings),
+            forgetting(store.forget_runs, host.clock, host.settings.retention_ms),
+        ],
         start=db.open,
         stop=db.close,
     )

@@ -6,6 +6,7 @@ from libs.pg import Database
 from libs.rpc.server import Mounted
 from libs.runtime.host import Host
 from libs.runtime.process import run as run_process
+from libs.runtime.retention import forgetting
 from libs.runtime.service import Composed, Service
 from services.reconciler import consumers
 from services.reconciler.clients.effects import GatewayEffects
@@ -23,8 +24,9 @@ async def compose(host: Host) -> Service:
     """Builds the reconciler for this process; opens nothing."""
     settings = ReconcilerSettings()
     db = Database(host.database_url("reconciler"), name="reconciler", size=settings.pool_size)
+    cases = CaseStore(db)
     ports = Ports(
-        cases=CaseStore(db),
+        cases=cases,
         effects=GatewayEffects(host.peers, settings.lookup_deadline_ms),
         others=OtherServices(host.peers),
         gauges=CaseGauges(),
@@ -44,7 +46,7 @@ async def compose(host: Host) -> Service:
         ],
         inbox=lambda raws: consumers.apply(ports, wake, raws),
         stuck=ReconcilerStuck(ports).list_stuck,
-        loops=loops(ports, wake, settings),
+        loops=[*loops(ports, wake, settings), forgetting(cases.forget_runs, host.clock, host.settings.retention_ms)],
         start=db.open,
         stop=db.close,
     )

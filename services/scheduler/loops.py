@@ -3,7 +3,6 @@
 import asyncio
 from collections.abc import Mapping
 from typing import Any, Protocol
-from uuid import UUID
 
 from runway.internal.inbox.v1 import inbox_pb2
 
@@ -26,16 +25,11 @@ from services.scheduler.settings import SchedulerSettings
 log = get_logger(__name__)
 KEY_KEEP_MS = 86_400_000
 WORKER_KEEP_MS = 86_400_000
-FORGET_BATCH = 500
 CARRIED_MS = 60_000
 
 
 class HouseKeeping(Protocol):
     """What is written down now and then."""
-
-    async def forget_runs(self, before: UUID, limit: int) -> int:
-        """Old closed runs."""
-        ...
 
     async def put_workers(self, workers: list[tuple[str, str, str, str, str, int]]) -> None:
         """Workers seen."""
@@ -101,8 +95,6 @@ def loops(
         await house.put_key(*key, now_ms)
         await house.forget_keys(now_ms - KEY_KEEP_MS)
         await house.forget_workers(now_ms - WORKER_KEEP_MS)
-        while await house.forget_runs(oldest(now_ms - settings.retention_ms), FORGET_BATCH) == FORGET_BATCH:
-            continue
         book.workers = {name: w for name, w in book.workers.items() if w.seen_ms > now_ms - WORKER_KEEP_MS}
 
     async def measure() -> None:
@@ -129,11 +121,6 @@ def loops(
         Every(1_000, reconsider, "reconsider_parked"),
         Every(1_000, measure, "measure"),
     ]
-
-
-def oldest(at_ms: int) -> UUID:
-    """Less than the id of any run launched from then on: ids begin with their time in milliseconds."""
-    return UUID(int=max(at_ms, 0) << 80)
 
 
 class StuckReads(Protocol):

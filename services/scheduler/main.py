@@ -14,6 +14,7 @@ from libs.pg import Database
 from libs.rpc.server import Mounted
 from libs.runtime.host import Host
 from libs.runtime.process import run as run_process
+from libs.runtime.retention import forgetting
 from libs.runtime.sender import PeerSender
 from libs.runtime.service import Composed, Loop, Service
 from services.scheduler import translate
@@ -146,13 +147,8 @@ async def compose(host: Host, settings: SchedulerSettings | None = None) -> Serv
 
     relay = Relay(db, PeerSender(host.peers), host.clock, on_answers=on_answers, settings=host.relay_settings)
     reads, control_reads, leaf_reads = SchedulerReads(db), SchedulerReads(control_db), SchedulerReads(leaf_db)
-    tokens = LeaseTokens(
-        reads,
-        host.clock,
-        audience=host.surroundings.get(AUDIENCE) or DEFAULT_AUDIENCE,
-        region=settings.region,
-        life_ms=settings.token_life_ms,
-    )
+    audience = host.surroundings.get(AUDIENCE) or DEFAULT_AUDIENCE
+    tokens = LeaseTokens(reads, host.clock, audience=audience, region=settings.region, life_ms=settings.token_life_ms)
     store = SchedulerStore(db, relay, host.ids, book)
     ports = Ports(
         db=store,
@@ -224,6 +220,7 @@ async def compose(host: Host, settings: SchedulerSettings | None = None) -> Serv
         loops=[
             Loop("relay", relay.run),
             Loop("elections", leadership.run),
+            forgetting(store.forget_runs, host.clock, host.settings.retention_ms),
             *loops(ports, control, book, desk, store, leadership, (public.key_id, public.public_bytes), settings),
         ],
         deadlines_ms={"/runway.scheduler.v1.WorkerService/ClaimAttempts": settings.longest_wait_ms + 10_000},

@@ -56,7 +56,5 @@ class SchedulerSettings(RunwaySettings):
     """Largest payload of a command."""
     stuck_ticket_ms: int = Field(default=10_000, ge=0)
     """A ticket that waits for longer is explained to operators."""
-    retention_ms: int = Field(default=30 * 86_400_000, gt=0)
-    """How long tickets and attempts of closed runs are kept, from the run's launch."""
     region: str = "local"
     """Written into tokens."""

@@ -71,6 +71,10 @@ class ChunkRows:
     def __init__(self, db: Database) -> None:
         self._db = db
 
+    async def forget_runs(self, before: UUID, limit: int) -> int:
+        """Drops what is left of closed runs that are older than this id and named no chunk; how many."""
+        return len(await self._db.fetch(CHECKPOINTS.forget_runs, before, limit))
+
     async def announce(self, wanted: Sequence[Content], now_ms: int) -> dict[Content, bool]:
         """Before bytes are written."""
         rows = await self._db.fetch(CHUNKS.announce, *_arrays(wanted), now_ms)

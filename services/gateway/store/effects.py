@@ -29,6 +29,10 @@ class EffectStore:
         """Incarnation of the database."""
         return self._db.incarnation
 
+    async def forget_runs(self, before: UUID, limit: int) -> int:
+        """Drops runs that are over and older than this id; how many."""
+        return len(await self._db.fetch(EFFECTS.forget_runs, before, limit))
+
     async def run(self, work: Callable[[Transaction], Awaitable[T]]) -> T:
         """A transaction whose events leave after its commit."""
         mine: list[GatewayTx] = []

@@ -130,6 +130,9 @@ async def launch_runs(ports: Ports, asks: Sequence[LaunchAsk]) -> list[Launched 
         if stored != item.request_digest:
             answers.append(_reused(item, stored, run_of[key]))
             continue
+        if run_of[key] not in runs:
+            answers.append(_forgotten(item, run_of[key]))
+            continue
         answers.append(Launched(runs[run_of[key]], replayed=key not in made or key in given))
         given.add(key)
     return answers
@@ -142,6 +145,16 @@ def _reused(ask: LaunchAsk, stored: bytes, run_id: UUID) -> Refusal:
         field="request_id",
         remedy="repeat the first request unchanged, or use a new request_id",
         detail={"digest": stored.hex(), "your_digest": ask.request_digest.hex(), "run_id": str(run_id)},
+    )
+
+
+def _forgotten(ask: LaunchAsk, run_id: UUID) -> Refusal:
+    return Refusal(
+        Reason.NOT_FOUND,
+        f"request_id {ask.request_id!r} made run {run_id}, which was dropped after its retention",
+        field="request_id",
+        remedy="use a new request_id to launch again",
+        detail={"run_id": str(run_id)},
     )
 
 

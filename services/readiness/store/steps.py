@@ -230,6 +230,10 @@ class ReadinessDatabase:
         rows = await self._db.fetch(_Q.waits, list(run_ids))
         return {row["run_id"]: (row["all_wait"], tuple((row["reasons"] or "").split())) for row in rows}
 
+    async def forget_runs(self, before: UUID, limit: int) -> int:
+        """Drops runs that are over and older than this id; how many."""
+        return len(await self._db.fetch(_Q.forget_runs, before, limit))
+
     async def forget_closed(self, before_ms: int) -> None:
         """Drops old notes of closings that overtook their launch."""
         await self._db.fetch(_Q.forget_closed, before_ms)

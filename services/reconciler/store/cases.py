@@ -29,6 +29,10 @@ class CaseStore:
         """Incarnation of the database."""
         return self._db.incarnation
 
+    async def forget_runs(self, before: UUID, limit: int) -> int:
+        """Drops decided cases of runs that are older than this id; how many."""
+        return len(await self._db.fetch(CASES.forget_runs, before, limit))
+
     async def open(self, openings: Sequence[tuple[UUID, Opening]], now_ms: int) -> int:
         """New cases, due at once."""
         rows = await self._db.fetch(

@@ -88,3 +88,19 @@ RETURNING g.run_id, g.usage_sequence, g.used, g.used_tokens;
 -- Effects whose outcome is unknown since before $1, or that wait for a person, oldest first.
 SELECT e.run_id, e.step_key, e.slot, e.tool, e.state, e.dispatches, e.changed_ms FROM effect AS e
  WHERE e.state IN ('unknown', 'needs_reconciliation') AND e.changed_ms < $1 ORDER BY e.changed_ms LIMIT $2;
+
+-- name: forget_runs
+-- Runs older than an id ($1) whose gate is closed and whose every effect has its outcome, with all of theirs; at most $2. A gate
+-- that is missing is asked of launch again, so nothing is admitted by forgetting.
+WITH old AS MATERIALIZED (
+    SELECT g.run_id FROM run_gate AS g
+     WHERE g.run_id < $1 AND g.mode = 2
+       AND NOT EXISTS (SELECT 1 FROM effect AS e
+                        WHERE e.run_id = g.run_id AND e.state IN ('requested', 'unknown', 'needs_reconciliation'))
+     ORDER BY g.run_id LIMIT $2 FOR UPDATE SKIP LOCKED),
+tries AS (DELETE FROM effect_dispatch AS d USING old WHERE d.run_id = old.run_id),
+effects AS (DELETE FROM effect AS e USING old WHERE e.run_id = old.run_id),
+ordinals AS (DELETE FROM slot_ordinal AS o USING old WHERE o.run_id = old.run_id),
+steps AS (DELETE FROM step_fence AS s USING old WHERE s.run_id = old.run_id)
+DELETE FROM run_gate AS g USING old WHERE g.run_id = old.run_id
+RETURNING g.run_id;

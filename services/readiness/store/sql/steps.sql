@@ -96,3 +96,12 @@ SELECT digest, spec FROM workflow_version WHERE digest = ANY ($1::bytea[]);
 -- What the open steps of these runs wait for; `all_wait` where none of them can move.
 SELECT run_id, bool_and(state = 4) AS all_wait, string_agg(DISTINCT nullif(wait_reason, ''), ' ') AS reasons
   FROM step WHERE run_id = ANY ($1::uuid[]) AND state BETWEEN 2 AND 5 GROUP BY run_id;
+
+-- name: forget_runs
+-- Runs older than an id ($1) that are closed or finished, with all of theirs; at most $2.
+WITH old AS MATERIALIZED (
+    SELECT r.run_id FROM run AS r WHERE r.run_id < $1 AND r.state <> 1 ORDER BY r.run_id LIMIT $2 FOR UPDATE SKIP LOCKED),
+steps AS (DELETE FROM step AS s USING old WHERE s.run_id = old.run_id),
+resolutions AS (DELETE FROM effect_resolution AS e USING old WHERE e.run_id = old.run_id)
+DELETE FROM run AS r USING old WHERE r.run_id = old.run_id
+RETURNING r.run_id;

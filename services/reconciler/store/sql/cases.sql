@@ -118,3 +118,10 @@ SELECT state, count(*) AS n FROM effect_case WHERE state < 3 GROUP BY state;
 SELECT case_id, run_id, step_key, slot, dispatch, tenant, project, tool, state, lookups, failures, evidence, opened_ms, decided_ms,
        decided_by, reason, next_ms, effect_version, version
   FROM effect_case WHERE state < 3 AND opened_ms < $1 ORDER BY opened_ms LIMIT $2;
+
+-- name: forget_runs
+-- Decided cases of runs older than an id ($1); at most $2.
+WITH old AS MATERIALIZED (
+    SELECT c.case_id FROM effect_case AS c WHERE c.run_id < $1 AND c.state >= 3 ORDER BY c.run_id LIMIT $2 FOR UPDATE SKIP LOCKED)
+DELETE FROM effect_case AS c USING old WHERE c.case_id = old.case_id
+RETURNING c.case_id;

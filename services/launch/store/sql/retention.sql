@@ -1,0 +1,21 @@
+-- What goes when its time has come.
+
+-- name: forget_runs
+-- Terminal runs older than an id ($1), with their log and postings; at most $2. Sums of the postings stay.
+WITH old AS MATERIALIZED (
+    SELECT r.run_id FROM run AS r WHERE r.run_id < $1 AND r.state >= 9 ORDER BY r.run_id LIMIT $2 FOR UPDATE SKIP LOCKED),
+events AS (DELETE FROM run_event AS e USING old WHERE e.run_id = old.run_id),
+postings AS (
+    DELETE FROM ledger_posting AS p USING old WHERE p.run_id = old.run_id
+    RETURNING p.tenant, p.debit, p.credit, p.micros),
+sums AS (
+    INSERT INTO ledger_archive AS a (tenant, debit, credit, micros)
+    SELECT p.tenant, p.debit, p.credit, sum(p.micros) FROM postings AS p GROUP BY 1, 2, 3 ORDER BY 1, 2, 3
+    ON CONFLICT (tenant, debit, credit) DO UPDATE SET micros = a.micros + excluded.micros)
+DELETE FROM run AS r USING old WHERE r.run_id = old.run_id
+RETURNING r.run_id;
+
+-- name: forget_receipts
+-- Receipts made before $1 whose run is gone: their request_ids may launch anew.
+DELETE FROM launch_receipt AS l
+ WHERE l.created_ms < $1 AND NOT EXISTS (SELECT 1 FROM run AS r WHERE r.run_id = l.run_id);
