@@ -45,6 +45,9 @@ class Standing:
     unresolved: tuple[Unresolved, ...] = ()
     live_leases: int = 0
     quiesced: bool = False
+    used_micros: int = 0
+    used_tokens: int = 0
+    usage_sequence: int = 0
 
 
 class Point(Protocol):
@@ -208,6 +211,9 @@ def _answer(done: _Done | None, step_key: str | None) -> fence_pb2.RaiseAnswer:
         quiesced=done.standing.quiesced,
         unresolved=_unresolved(done.standing.unresolved, step_key),
         live_leases=done.standing.live_leases,
+        used_micros=done.standing.used_micros,
+        used_tokens=done.standing.used_tokens,
+        usage_sequence=done.standing.usage_sequence,
     )
 
 

@@ -199,8 +199,8 @@ class Notices(Protocol):
         """EffectResolved, for readiness and the reconciler."""
         ...
 
-    def quiesced(self, run_id: UUID, epoch: int, incarnation: int, now_ms: int) -> Notice:
-        """PointQuiesced."""
+    def quiesced(self, run_id: UUID, epoch: int, incarnation: int, usage: Usage | None, now_ms: int) -> Notice:
+        """PointQuiesced, with what the run has used."""
         ...
 
     def usage(self, usage: Usage, now_ms: int) -> Notice:

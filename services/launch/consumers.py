@@ -64,7 +64,9 @@ class Batch:
 def _receipt(fact: events_pb2.PointQuiesced) -> Receipt:
     if fact.point not in _BITS:
         raise Refusal(Reason.INVALID_FIELD, f"no point {fact.point!r}", field="point_quiesced.point", remedy="name a point")
-    return Receipt(uuid_from_bytes(fact.run_id, "point_quiesced.run_id"), _BITS[fact.point], fact.epoch, quiesced=True)
+    run_id = uuid_from_bytes(fact.run_id, "point_quiesced.run_id")
+    used = (fact.used_micros, fact.used_tokens, fact.usage_sequence)
+    return Receipt(run_id, _BITS[fact.point], fact.epoch, True, *used)
 
 
 async def apply(ports: Ports, raws: Sequence[bytes]) -> tuple[int, list[inbox_pb2.EventVerdict]]:

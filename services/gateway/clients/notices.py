@@ -56,9 +56,11 @@ class EventNotices:
             notices.append(self._event(effect.name.run_id, receiver, "effect_resolved", event, now_ms))
         return notices
 
-    def quiesced(self, run_id: UUID, epoch: int, incarnation: int, now_ms: int) -> Notice:
-        """PointQuiesced."""
+    def quiesced(self, run_id: UUID, epoch: int, incarnation: int, usage: Usage | None, now_ms: int) -> Notice:
+        """PointQuiesced, with what the run has used."""
         fact = events_pb2.PointQuiesced(run_id=run_id.bytes, point="gateway", epoch=epoch, incarnation=incarnation)
+        if usage is not None:
+            fact.usage_sequence, fact.used_micros, fact.used_tokens = usage.sequence, usage.micros, usage.tokens
         return self._event(run_id, "launch", "point_quiesced", events_pb2.Event(point_quiesced=fact), now_ms)
 
     def usage(self, usage: Usage, now_ms: int) -> Notice:

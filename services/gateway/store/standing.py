@@ -46,11 +46,18 @@ class GatewayStanding:
         for row in await tx.fetch(EFFECTS.unresolved, run_ids):
             left[row["run_id"]].append(Unresolved(row["step_key"], row["slot"], row["state"], row["tool"], row["version"]))
         quiet = {row["run_id"]: row for row in await tx.fetch(EFFECTS.quiet, run_ids)}
-        await self._report(tx, gates, set(quiet), now)
-        return {run_id: Standing(tuple(left[run_id]), quiesced=run_id in quiet) for run_id in run_ids}
+        reported = {run_id: row["usage_sequence"] for run_id, row in quiet.items()}
+        reported |= await self._report(tx, gates, set(quiet), now)
+        standings: dict[UUID, Standing] = {}
+        for run_id in run_ids:
+            used = (0, 0, 0)
+            if reported.get(run_id):  # who settles by this answer needs what was used with it: its event may come later
+                used = (quiet[run_id]["used"], quiet[run_id]["used_tokens"], reported[run_id])
+            standings[run_id] = Standing(tuple(left[run_id]), 0, run_id in quiet, *used)
+        return standings
 
-    async def _report(self, tx: Tx, gates: Sequence[GateRow], quiet: set[UUID], now_ms: int) -> None:
-        """The answer itself says that a run is quiet; only usage needs an event, once."""
+    async def _report(self, tx: Tx, gates: Sequence[GateRow], quiet: set[UUID], now_ms: int) -> dict[UUID, int]:
+        """The answer itself says that a run is quiet; only usage needs an event, once. Numbers of the reports made."""
         mine = GatewayTx(tx, self._ids)
         closed = {row.value.run_id for row in gates if row.value.run_id in quiet and row.value.mode is Mode.CLOSED}
         fresh = [row.value for row in gates if row.value.run_id in quiet and row.quiesced_epoch < row.value.epoch]
@@ -60,3 +67,4 @@ class GatewayStanding:
         collected = _collected.get({})
         for row in gates:
             collected[row.value.run_id] = [event for event in mine.sent if event.key == row.value.run_id]
+        return {report.run_id: report.sequence for report in usage}

@@ -215,8 +215,11 @@ class GatewayTx:
         gates = [GateValue(run_id, row["epoch"], Mode(row["mode"])) for run_id, row in quiet.items()]
         news = await self.mark(gates)
         closed = {run_id for run_id, row in quiet.items() if row["mode"] == Mode.CLOSED}
-        events = [notices.usage(usage, now_ms) for usage in await self.number_usage(closed & (news | set(used)))]
-        events += [notices.quiesced(run_id, quiet[run_id]["epoch"], self._tx.incarnation, now_ms) for run_id in sorted(news)]
+        reports = {usage.run_id: usage for usage in await self.number_usage(closed & (news | set(used)))}
+        events = [notices.usage(usage, now_ms) for usage in reports.values()]
+        for run_id in sorted(news):
+            epoch = quiet[run_id]["epoch"]
+            events.append(notices.quiesced(run_id, epoch, self._tx.incarnation, reports.get(run_id), now_ms))
         await self.send(events, now_ms)
 
     async def mark(self, gates: Sequence[GateValue]) -> set[UUID]:

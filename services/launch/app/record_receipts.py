@@ -9,7 +9,7 @@ from uuid import UUID
 
 from services.launch.domain.closing import Progress, Receipt, apply_receipts
 from services.launch.domain.run import RunEventFacts, RunState
-from services.launch.ports import Ports
+from services.launch.ports import Ports, Usage
 
 
 async def record_receipts(ports: Ports, receipts: Sequence[Receipt]) -> list[Progress]:
@@ -23,10 +23,23 @@ async def record_receipts(ports: Ports, receipts: Sequence[Receipt]) -> list[Pro
     async with ports.db.tx() as tx:
         heads = await tx.lock_heads(sorted(by_run))
         progress = [moved for run_id, head in heads.items() if (moved := apply_receipts(head, by_run[run_id])) is not None]
+        used = _usage([receipt for item in progress for receipt in by_run[item.head.run_id]])
+        if used:
+            await tx.apply_usage(used, now)  # before the settlement, which frees what was not used
         await tx.apply_progress(progress, now)
         await tx.append_events([entry for item in progress for entry in _entries(item, now)])
     ports.hub.poke([item.head.run_id for item in progress])
     return progress
+
+
+def _usage(receipts: Sequence[Receipt]) -> list[Usage]:
+    """The newest account of each run that came with its receipts."""
+    newest: dict[UUID, Receipt] = {}
+    for receipt in receipts:
+        known = newest.get(receipt.run_id)
+        if receipt.usage_sequence > (known.usage_sequence if known else 0):
+            newest[receipt.run_id] = receipt
+    return [Usage(r.run_id, r.usage_sequence, r.used_micros, r.used_tokens) for r in newest.values()]
 
 
 def _entries(item: Progress, now: int) -> list[RunEventFacts]:

@@ -99,4 +99,5 @@ class PointClients:
 
 def receipt_of(run_id: UUID, point: int, answer: fence_pb2.RaiseAnswer) -> Receipt:
     """A point's answer as a receipt; epoch 0 where it did not commit the raise, or holds another epoch than was raised."""
-    return Receipt(run_id, point, answer.gate.epoch if answer.committed else 0, answer.quiesced)
+    used = (answer.used_micros, answer.used_tokens, answer.usage_sequence)
+    return Receipt(run_id, point, answer.gate.epoch if answer.committed else 0, answer.quiesced, *used)

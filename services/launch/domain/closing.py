@@ -46,12 +46,16 @@ def decide_closing(head: RunHead, ask: Closing, incarnation: int) -> Decided | N
 
 @value(frozen=True, slots=True)
 class Receipt:
-    """What one point confirmed: it committed `epoch` (0: it did not), and whether nothing of the run is left there."""
+    """What one point confirmed: it committed `epoch` (0: it did not), and whether nothing of the run is left there. With that
+    comes what the run has used (`usage_sequence` 0: nothing), since its own report may come later than the settlement."""
 
     run_id: UUID
     point: int
     epoch: int
     quiesced: bool
+    used_micros: int = 0
+    used_tokens: int = 0
+    usage_sequence: int = 0
 
 
 @value(frozen=True, slots=True)

@@ -209,10 +209,12 @@ async def test_a_cancelled_run_lists_what_is_in_flight_and_reports_quiet_with_it
     await wait_until(lambda: stack.world.facts("point_quiesced", "launch"))
     (quiet,) = stack.world.facts("point_quiesced")
     assert (quiet.point, quiet.epoch) == ("gateway", 2)
+    assert (quiet.usage_sequence, quiet.used_micros) == (1, 500)
     (usage,) = stack.world.facts("usage_settled", "launch")
     assert (usage.sequence, usage.used_micros) == (1, 500)
     assert len(stack.world.facts("effect_resolved")) == 2
-    assert (await stack.raise_gate(attempt.run_id, 2, Mode.CLOSED, "cancelled")).quiesced
+    again = await stack.raise_gate(attempt.run_id, 2, Mode.CLOSED, "cancelled")
+    assert (again.quiesced, again.usage_sequence, again.used_micros) == (True, 1, 500)
 
 
 async def test_a_run_that_is_quiet_already_is_answered_so_and_its_usage_follows(stack: Stack) -> None:
@@ -223,7 +225,7 @@ async def test_a_run_that_is_quiet_already_is_answered_so_and_its_usage_follows(
     waits = await refused(stack.tool(attempt, "http.request", call()))
     assert waits.reason is Reason.RUN_PAUSED
     closed = await stack.raise_gate(attempt.run_id, 2, Mode.CLOSED, "succeeded")
-    assert closed.quiesced
+    assert (closed.quiesced, closed.usage_sequence, closed.used_micros) == (True, 1, 300)
     await wait_until(lambda: stack.world.facts("usage_settled"), 2)
     (usage,) = stack.world.facts("usage_settled")
     assert (usage.sequence, usage.used_micros) == (1, 300)

@@ -144,6 +144,25 @@ async def test_no_terminal_state_before_every_point_is_quiesced(bench: Bench) ->
     assert (await bench.balances()).active_runs == 0
 
 
+@pytest.mark.requirement("run.terminal")
+async def test_a_run_is_settled_at_what_it_used_although_that_report_comes_later(bench: Bench) -> None:
+    bench.peers["gateway"].quiesced = False
+    run = await bench.client.launch("pusher", budget_micros=1_000)
+    before = await bench.balances()
+    await bench.tell(finished(run))
+    await bench.client.wait(run.run_id)
+    quiet = events_pb2.PointQuiesced(run_id=UUID(run.run_id).bytes, point="gateway", epoch=run.epoch + 1)
+    quiet.used_micros, quiet.used_tokens, quiet.usage_sequence = 600, 7, 2
+    await bench.tell(events_pb2.Event(point_quiesced=quiet))
+    settled = await bench.client.wait(run.run_id, settled=True)
+    after = await bench.balances()
+    assert (settled.state, after.reserved_micros) == (pb.RUN_STATE_SUCCEEDED, before.reserved_micros - 1_000)
+    assert after.spent_micros == before.spent_micros + 600, "what was used is not free, not even for a moment"
+    late = events_pb2.UsageSettled(run_id=UUID(run.run_id).bytes, sequence=2, used_micros=600, used_tokens=7)
+    await bench.tell(events_pb2.Event(usage_settled=late))
+    assert (await bench.balances()).spent_micros == after.spent_micros, "and is not spent twice"
+
+
 @pytest.mark.requirement("run.cancel")
 async def test_cancel_answers_with_receipts_and_cannot_be_undone(bench: Bench) -> None:
     run = await bench.client.launch("pusher")

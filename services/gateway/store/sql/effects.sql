@@ -72,7 +72,7 @@ SELECT e.run_id, e.step_key, e.slot, e.state, e.tool, e.version FROM effect AS e
 
 -- name: quiet
 -- Runs that are not open and hold nothing: no slot unresolved, no try under way, no money held.
-SELECT g.run_id, g.epoch, g.mode, g.used, g.used_tokens, g.quiesced_epoch FROM run_gate AS g
+SELECT g.run_id, g.epoch, g.mode, g.used, g.used_tokens, g.usage_sequence, g.quiesced_epoch FROM run_gate AS g
  WHERE g.run_id = ANY ($1::uuid[]) AND g.mode > 0 AND g.held = 0
    AND NOT EXISTS (SELECT 1 FROM effect AS e WHERE e.run_id = g.run_id
                       AND e.state IN ('proposed', 'requested', 'unknown', 'needs_reconciliation'))

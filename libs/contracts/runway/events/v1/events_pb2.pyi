@@ -553,6 +553,9 @@ class PointQuiesced(google.protobuf.message.Message):
     POINT_FIELD_NUMBER: builtins.int
     EPOCH_FIELD_NUMBER: builtins.int
     INCARNATION_FIELD_NUMBER: builtins.int
+    USED_MICROS_FIELD_NUMBER: builtins.int
+    USED_TOKENS_FIELD_NUMBER: builtins.int
+    USAGE_SEQUENCE_FIELD_NUMBER: builtins.int
     run_id: builtins.bytes
     """The run."""
     point: builtins.str
@@ -561,6 +564,12 @@ class PointQuiesced(google.protobuf.message.Message):
     """The gate's epoch at which nothing is left."""
     incarnation: builtins.int
     """Incarnation of the point's database."""
+    used_micros: builtins.int
+    """What the run has used (gateway only): settled by it, whether or not UsageSettled has come."""
+    used_tokens: builtins.int
+    """The same in tokens."""
+    usage_sequence: builtins.int
+    """Number of that report, as in UsageSettled; 0: nothing was used."""
     def __init__(
         self,
         *,
@@ -568,8 +577,11 @@ class PointQuiesced(google.protobuf.message.Message):
         point: builtins.str = ...,
         epoch: builtins.int = ...,
         incarnation: builtins.int = ...,
+        used_micros: builtins.int = ...,
+        used_tokens: builtins.int = ...,
+        usage_sequence: builtins.int = ...,
     ) -> None: ...
-    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["epoch", b"epoch", "incarnation", b"incarnation", "point", b"point", "run_id", b"run_id"]
+    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["epoch", b"epoch", "incarnation", b"incarnation", "point", b"point", "run_id", b"run_id", "usage_sequence", b"usage_sequence", "used_micros", b"used_micros", "used_tokens", b"used_tokens"]
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
 
 Global___PointQuiesced: typing_extensions.TypeAlias = PointQuiesced

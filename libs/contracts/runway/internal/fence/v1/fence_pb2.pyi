@@ -249,12 +249,21 @@ class RaiseAnswer(google.protobuf.message.Message):
     QUIESCED_FIELD_NUMBER: builtins.int
     UNRESOLVED_FIELD_NUMBER: builtins.int
     LIVE_LEASES_FIELD_NUMBER: builtins.int
+    USED_MICROS_FIELD_NUMBER: builtins.int
+    USED_TOKENS_FIELD_NUMBER: builtins.int
+    USAGE_SEQUENCE_FIELD_NUMBER: builtins.int
     committed: builtins.bool
     """Whether the merged value is committed. False: repeat it."""
     quiesced: builtins.bool
     """Nothing of the run is live, unresolved or held here at the gate's epoch."""
     live_leases: builtins.int
     """Live leases (scheduler only)."""
+    used_micros: builtins.int
+    """What the run has used, with quiesced (gateway only): settled by it, whether or not UsageSettled has come."""
+    used_tokens: builtins.int
+    """The same in tokens."""
+    usage_sequence: builtins.int
+    """Number of that report, as in UsageSettled; 0: nothing was used."""
     @property
     def gate(self) -> Global___RunGate:
         """What the point now holds for the run, after the merge."""
@@ -271,10 +280,13 @@ class RaiseAnswer(google.protobuf.message.Message):
         quiesced: builtins.bool = ...,
         unresolved: collections.abc.Iterable[Global___UnresolvedEffect] | None = ...,
         live_leases: builtins.int = ...,
+        used_micros: builtins.int = ...,
+        used_tokens: builtins.int = ...,
+        usage_sequence: builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: typing_extensions.TypeAlias = typing.Literal["gate", b"gate"]
     def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
-    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["committed", b"committed", "gate", b"gate", "live_leases", b"live_leases", "quiesced", b"quiesced", "unresolved", b"unresolved"]
+    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["committed", b"committed", "gate", b"gate", "live_leases", b"live_leases", "quiesced", b"quiesced", "unresolved", b"unresolved", "usage_sequence", b"usage_sequence", "used_micros", b"used_micros", "used_tokens", b"used_tokens"]
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
 
 Global___RaiseAnswer: typing_extensions.TypeAlias = RaiseAnswer
