@@ -113,11 +113,8 @@ SETTINGS = (Bounds("gateway", 1), Bounds("scheduler", 1), Bounds("launch", 1))
 WIDER = (
     Bounds("gateway", 2),
     Bounds("gateway", 1, 1),
-    Bounds("scheduler", 3),
-    Bounds("scheduler", 1, 1),
+    Bounds("scheduler", 2),
     Bounds("launch", 2),
-    Bounds("launch", 1, 1),
-    Bounds("launch", 1, 0, 1),
 )
 NEEDED = {
     "raise-stamps": Bounds("gateway", 1, 1),

@@ -66,7 +66,7 @@ class Fences(NamedTuple):
 
 
 class FenceModel(Model[Fences]):
-    """Gateway and scheduler (and, in the wide search, checkpoint); one lease."""
+    """Gateway and scheduler; one lease. The wide search crosses scopes and people."""
 
     name = "fence"
     about = "gate and scope fences, admission, raise, receipts, ENFORCED, closing"
@@ -90,8 +90,8 @@ class FenceModel(Model[Fences]):
 
     def __init__(self, mutant: str = "", *, wide: bool = False) -> None:
         super().__init__(mutant, wide=wide)
-        self.points = range(3 if wide else 2)
-        self.users = 2 if wide else 1
+        self.points = range(2)
+        self.users = 1
 
     def initial(self) -> Fences:
         """A run that was just leased: the scheduler has read its gate, the others know nothing."""

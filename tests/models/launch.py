@@ -84,8 +84,6 @@ class LaunchModel(Model[Books]):
     def __init__(self, mutant: str = "", *, wide: bool = False) -> None:
         super().__init__(mutant, wide=wide)
         self.requests = [Request("a", 1, 2), Request("a", 2, 2), Request("b", 1, 2)]
-        if wide:
-            self.requests.append(Request("c", 1, 1))
         self.slots = 3
 
     def initial(self) -> Books:

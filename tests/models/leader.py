@@ -63,7 +63,7 @@ class LeaderModel(Model[Shard]):
 
     def __init__(self, mutant: str = "", *, wide: bool = False) -> None:
         super().__init__(mutant, wide=wide)
-        self.elections = 4 if wide else 2
+        self.elections = 2
 
     def initial(self) -> Shard:
         """Nobody has a session."""
