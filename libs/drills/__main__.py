@@ -7,17 +7,32 @@ A skipped drill says what it needs; it is not green, and fails the run unless `-
 import argparse
 import asyncio
 import logging
+import os
 import shutil
+import signal
 import sys
 import time
 from pathlib import Path
 
 from libs.drills.catalogue import DRILLS
-from libs.drills.report import GREEN, SKIPPED, Report, table
-from libs.drills.stage import Options, Stage
+from libs.drills.namespaces import NamespaceError, Network, missing
+from libs.drills.report import GREEN, SKIPPED, Report, read_report, table
+from libs.drills.stage import Drill, Options, Stage
+from libs.embedded import dies_with_the_owner
 
 BYTES = ("postgres", "apart", "standby", "etcd", "objects", "scratch")
 """Folders of an installation that nobody needs once its drill is green; logs stay."""
+
+
+async def until_told(names: list[str], options: Options, folder: Path) -> list[Report]:
+    """Plays; SIGTERM, SIGINT and SIGHUP end it as an error would, so that everything made is unmade."""
+    playing = asyncio.ensure_future(play(names, options, folder))
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        asyncio.get_running_loop().add_signal_handler(number, playing.cancel)
+    try:
+        return await playing
+    except asyncio.CancelledError:
+        raise SystemExit("ended by a signal; nothing is concluded") from None
 
 
 async def play(names: list[str], options: Options, folder: Path) -> list[Report]:
@@ -27,7 +42,11 @@ async def play(names: list[str], options: Options, folder: Path) -> list[Report]
         place = folder / name
         shutil.rmtree(place, ignore_errors=True)
         place.mkdir(parents=True)
-        report = await Stage(DRILLS[name], options, place).play()
+        drill = DRILLS[name]
+        if drill.members and not options.inside:
+            report = await _play_inside(drill, options, folder)
+        else:
+            report = await Stage(drill, options, place).play()
         report.write(folder)
         if report.verdict == GREEN:
             for folder_of_bytes in BYTES:
@@ -38,6 +57,34 @@ async def play(names: list[str], options: Options, folder: Path) -> list[Report]
     return reports
 
 
+async def _play_inside(drill: Drill, options: Options, folder: Path) -> Report:
+    """Makes the namespaces, has a process inside of them play the drill, and reads its report."""
+    report = Report(drill.name, drill.about, verdict=SKIPPED)
+    if lacking := missing():
+        report.why.append(lacking)
+        return report
+    network = Network(drill.members)
+    command = [sys.executable, "-m", "libs.drills", drill.name, "--reports", str(folder), "--inside", str(os.getpid())]
+    try:
+        network.make()
+        process = await asyncio.create_subprocess_exec(
+            "ip", "netns", "exec", network.hub, *command, "--pause-s", str(options.pause_s),
+            stdout=asyncio.subprocess.DEVNULL, preexec_fn=dies_with_the_owner(signal.SIGTERM),
+        )  # fmt: skip
+        try:
+            await process.wait()
+        finally:
+            if process.returncode is None:
+                process.terminate()
+                await process.wait()
+        return read_report(folder / f"{drill.name}.json")
+    except NamespaceError as error:
+        report.why.append(str(error))
+        return report
+    finally:
+        network.unmake()
+
+
 def main() -> None:
     """Parses, plays, sums up."""
     parser = argparse.ArgumentParser(prog="runway drill", description=__doc__)
@@ -45,6 +92,7 @@ def main() -> None:
     parser.add_argument("--pause-s", type=float, default=60.0, help="how long what is paused stays so")
     parser.add_argument("--reports", type=Path, default=Path("build/chaos"), help="folder of the reports")
     parser.add_argument("--allow-skips", action="store_true", help="exit 0 although a drill was skipped")
+    parser.add_argument("--inside", type=int, default=0, help=argparse.SUPPRESS)
     given = parser.parse_args()
     asked = [name for part in given.names for name in part.split(",") if name]
     if asked == ["list"]:
@@ -57,7 +105,7 @@ def main() -> None:
         parser.error(f"no drill is named {', '.join(unknown)}; `runway drill list` names them")
     logging.basicConfig(level=logging.ERROR, format="%(name)s %(message)s")
     began = time.monotonic()
-    reports = asyncio.run(play(names, Options(pause_s=given.pause_s), given.reports.resolve()))
+    reports = asyncio.run(until_told(names, Options(pause_s=given.pause_s, inside=given.inside), given.reports.resolve()))
     sys.stdout.write(
         table(reports) + f"\n{len(reports)} drills in {time.monotonic() - began:.0f} s; reports in {given.reports}\n"
     )

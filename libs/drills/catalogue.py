@@ -1,8 +1,9 @@
 """Authoritative for which drills there are, in the order in which `all` plays them."""
 
-from libs.drills.faults import machines, messages, processes, servers, standbys
+from libs.drills.faults import machines, messages, partitions, processes, servers, standbys
 from libs.drills.stage import Drill
 
 DRILLS: dict[str, Drill] = {
-    drill.name: drill for drill in (*processes.DRILLS, *messages.DRILLS, *servers.DRILLS, *machines.DRILLS, *standbys.DRILLS)
+    drill.name: drill
+    for drill in (*processes.DRILLS, *messages.DRILLS, *servers.DRILLS, *machines.DRILLS, *standbys.DRILLS, *partitions.DRILLS)
 }

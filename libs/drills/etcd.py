@@ -8,6 +8,7 @@ import asyncio
 import json
 import shutil
 import urllib.request
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,10 +20,13 @@ _DIRECT = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 class EtcdCluster:
     """The members of one cluster, in folders of their own."""
 
-    def __init__(self, folder: Path, members: int) -> None:
+    def __init__(self, folder: Path, members: int, *, host: str = "127.0.0.1", prefix: Sequence[str] = ()) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         peers = {f"m{number}": free_port() for number in range(members)}
-        self.members = [EmbeddedEtcd(folder / name, port=free_port(), name=name, peers=peers, timeout_s=90.0) for name in peers]
+        self.members = [
+            EmbeddedEtcd(folder / name, port=free_port(), name=name, peers=peers, timeout_s=90.0, host=host, prefix=prefix)
+            for name in peers
+        ]
 
     @property
     def endpoints(self) -> list[str]:

@@ -55,6 +55,13 @@ class Report:
         (folder / f"{self.name}.txt").write_text(self.text() + "\n")
 
 
+def read_report(path: Path) -> Report:
+    """A report that another process wrote."""
+    said = json.loads(path.read_text())
+    said["violations"] = [Violation(**item) for item in said["violations"]]
+    return Report(**said)
+
+
 def _ms(value: float | None) -> str:
     if value is None:
         return "none"

@@ -18,6 +18,7 @@ from libs.drills.finals import note_finals, settled
 from libs.drills.flows import flow, patient
 from libs.drills.history import Fact, History, now_ms
 from libs.drills.installation import Installation, Recipe
+from libs.drills.namespaces import HUB_ADDRESS, Network
 from libs.drills.provider import Provider
 from libs.drills.report import SKIPPED, Report, count
 from libs.drills.traffic import Traffic
@@ -37,6 +38,8 @@ class Options:
     pause_s: float = 60.0
     before: int = 5
     after: int = 5
+    inside: int = 0
+    """Played inside the namespaces that this process made."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +55,8 @@ class Drill:
     during: Mapping[str, int] = field(default_factory=dict)
     """Least work during the fault: launched, effects, finished."""
     lossy: bool = False
-    needs_root: bool = False
+    members: tuple[str, ...] = ()
+    """Who has a network namespace of its own; the drill is then played by a process inside the hub's."""
 
 
 class Stage:
@@ -64,7 +68,8 @@ class Stage:
         self.folder = folder
         folder.mkdir(parents=True, exist_ok=True)
         self.history = History(folder / "history.jsonl")
-        self.provider = Provider(self.history)
+        self.network = Network(drill.members, options.inside) if options.inside else None
+        self.provider = Provider(self.history, HUB_ADDRESS if self.network else "127.0.0.1")
         self.report = Report(drill.name, drill.about)
         self.undo: list[Callable[[], Awaitable[None]]] = []
         """What a drill made outside of the installation is unmade here, last first."""

@@ -45,7 +45,7 @@ class Traffic:
 
     target: Target
     history: History
-    per_s: float = 5.0
+    per_s: float = 3.0
     runs: list[Launched] = field(default_factory=list)
     _stopping: asyncio.Event = field(default_factory=asyncio.Event)
     _tasks: set["asyncio.Task[None]"] = field(default_factory=set)

@@ -8,7 +8,7 @@ import json
 import logging
 import signal
 import urllib.request
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from libs.embedded.binaries import EtcdBinary, etcd_binary
@@ -24,6 +24,7 @@ class EmbeddedEtcd(EmbeddedServer):
     """One etcd node that belongs to this process. `port=0` takes a free one; `fsync=False` is for tests.
 
     `peers`: the peer ports of every member of its cluster by name, its own `name` among them; empty for a node alone.
+    `host` and `prefix`: where clients find it, and what its command begins with, for a node in a network namespace of a drill.
     """
 
     def __init__(
@@ -35,17 +36,21 @@ class EmbeddedEtcd(EmbeddedServer):
         timeout_s: float = 60.0,
         name: str = "runway",
         peers: Mapping[str, int] | None = None,
+        host: str = "127.0.0.1",
+        prefix: Sequence[str] = (),
     ) -> None:
         super().__init__("etcd", folder, "etcd.log", signal.SIGTERM, port, timeout_s)
         self._fsync = fsync
         self._name = name
         self._peers = dict(peers or {})
+        self._host = host
+        self._prefix = list(prefix)
         self._binary: EtcdBinary | None = None
 
     @property
     def endpoints(self) -> list[str]:
         """Client addresses, `host:port`."""
-        return [f"127.0.0.1:{self.port}"]
+        return [f"{self._host}:{self.port}"]
 
     def _prepare(self) -> None:
         self._binary = etcd_binary()
@@ -56,10 +61,11 @@ class EmbeddedEtcd(EmbeddedServer):
     def _spawn(self) -> None:
         assert self._binary is not None
         peers = {name: f"http://127.0.0.1:{port}" for name, port in (self._peers or {self._name: free_port()}).items()}
-        client, peer = f"http://127.0.0.1:{self.port}", peers[self._name]
+        client, peer = f"http://{self._host}:{self.port}", peers[self._name]
         cluster = ",".join(f"{name}={address}" for name, address in peers.items())
         command = [
-            str(self._binary.path), "--name", self._name, "--data-dir", str(self.folder / "data"), "--log-level", "warn",
+            *self._prefix, str(self._binary.path), "--name", self._name,
+            "--data-dir", str(self.folder / "data"), "--log-level", "warn",
             "--listen-client-urls", client, "--advertise-client-urls", client,
             "--listen-peer-urls", peer, "--initial-advertise-peer-urls", peer, "--initial-cluster", cluster,
             "--auto-compaction-mode", "periodic", "--auto-compaction-retention", "1h",
@@ -70,7 +76,7 @@ class EmbeddedEtcd(EmbeddedServer):
 
     def _ready(self) -> bool:
         try:
-            with _DIRECT.open(f"http://127.0.0.1:{self.port}/health", timeout=1) as answer:
+            with _DIRECT.open(f"http://{self._host}:{self.port}/health", timeout=1) as answer:
                 return bool(json.load(answer)["health"] == "true")
         except (OSError, ValueError, KeyError):
             return False

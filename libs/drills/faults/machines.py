@@ -150,6 +150,6 @@ async def fill_blobs(stage: Stage) -> None:
 DRILLS = [
     Drill("clock-jumps", "clocks jump two hours ahead and back", jump_clocks, prepare=_own_clocks, during={"finished": 20}),
     Drill("slow-links", "every link slowed by a proxy", slow_links, prepare=_slow_links, during={"launched": 5, "finished": 1}),
-    Drill("full-disk-postgres", "PostgreSQL's disk full", fill_postgres, prepare=_small_postgres_disk, needs_root=True),
-    Drill("full-disk-blobs", "the blob store's disk full", fill_blobs, prepare=_small_blob_disk, needs_root=True),
+    Drill("full-disk-postgres", "PostgreSQL's disk full", fill_postgres, prepare=_small_postgres_disk),
+    Drill("full-disk-blobs", "the blob store's disk full", fill_blobs, prepare=_small_blob_disk),
 ]
