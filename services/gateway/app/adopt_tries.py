@@ -14,6 +14,7 @@ VOID = Outcome(
     State.NOT_SENT,
     failure=Failed("infrastructure", "the intent's commit was not confirmed, so nothing was sent", "NOT_SENT"),
     evidence="void: the process that committed it never sent it",
+    void=True,
 )
 log = get_logger(__name__)
 
@@ -38,7 +39,10 @@ async def say_ended(ports: Ports) -> None:
 
 
 async def void_own(ports: Ports, calls: Calls) -> int:
-    """Tries of this process that it neither makes nor will make: their intent's commit was not confirmed; how many."""
+    """Tries of this process that it neither makes nor will make: their intent's commit was not confirmed; how many.
+
+    A call may end between the read and the look at what is alive. Its own receipt is committed by then, and stands.
+    """
     own = await ports.processes.tries_of([ports.process], ports.limits.adopt_rows)
     void = [item for item in own if not calls.alive(item.attempt.nonce)]
     if void:

@@ -130,6 +130,8 @@ class Outcome:
     cause: str = ""
     cost: int | None = None
     tokens: int = 0
+    void: bool = False
+    """Concluded from rows and not from a call: that nobody made it. Says nothing against what was said of it meanwhile."""
 
 
 @value(frozen=True, slots=True)
@@ -185,7 +187,7 @@ _MAY_FOLLOW: Mapping[State, frozenset[State]] = {
 def land(effect: Effect, attempt: Try, receipt: Receipt, now_ms: int) -> Landed | None:
     """What a receipt does; None where its try has had one."""
     said = receipt.outcome
-    if said.state not in _MAY_FOLLOW.get(attempt.state, frozenset()):
+    if said.state not in _MAY_FOLLOW.get(attempt.state, frozenset()) or (said.void and attempt.state is not State.REQUESTED):
         return None
     sent = said.state is not State.NOT_SENT
     cost = attempt.cost

@@ -5,6 +5,7 @@ from uuid import UUID
 
 import pytest
 
+from services.gateway.app.adopt_tries import VOID
 from services.gateway.domain.effect import (
     RESOLUTIONS,
     Effect,
@@ -154,3 +155,13 @@ def test_findings_settle_money(target: State, released: int, used: int) -> None:
     assert (landed.released, landed.used) == (released, used)
     assert landed.effect.held == 10 - released
     assert landed.effect.result == (b"seen" if target is State.OBSERVED else None)
+
+
+@pytest.mark.requirement("fx.unknown")
+@pytest.mark.parametrize("meanwhile", [state for state in State if state is not State.REQUESTED])
+def test_a_try_that_was_thought_void_keeps_what_its_own_call_said_meanwhile(meanwhile: State) -> None:
+    void = Receipt(NAME, 1, UUID(int=1), VOID)
+    assert land(effect(meanwhile), attempt(meanwhile), void, NOW) is None
+    landed = land(effect(), attempt(), void, NOW)
+    assert landed is not None
+    assert landed.effect.state is State.NOT_SENT
