@@ -52,7 +52,7 @@ class Director:
                 refused=chance.choice((0, 0.1)),
                 request_lost=chance.choice((0, 0.05, 0.2)),
                 answer_lost=chance.choice((0, 0.1, 0.4)),
-                late=chance.choice((0, 0.1, 0.3)),
+                late=chance.choice((0.1, 0.5)),
                 error_before=chance.choice((0, 0, 0.05)),
                 error_after=chance.choice((0, 0.1)),
             )
@@ -89,7 +89,9 @@ class Director:
             self._world.start(member)
 
     def _pause(self) -> None:
-        member = self._one()
+        """Half the time a worker: nobody makes better zombies."""
+        workers = [member for member in self._world.members.values() if not member.service]
+        member = self._one() if self._chance.random() < 0.5 else self._chance.choice(workers)
         self._world.pause(member)
         self._after(0.2, self._chance.choice((1.0, 6.0, 25.0)), lambda: self._world.resume(member))
 

@@ -36,7 +36,7 @@ class Invariants:
         """What is wrong now."""
         found = await self._ask("always_")
         found += self._log_says()
-        for run_id, before in self._after_cancel.items():
+        for run_id, before in list(self._after_cancel.items()):
             now = await self._dispatches(run_id)
             if now != before:
                 found.append(f"run {run_id} sent {now - before} effects after its cancel was enforced")
