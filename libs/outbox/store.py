@@ -14,10 +14,10 @@ OUTBOX_SQL = Queries.load(Path(__file__).parent / "sql" / "outbox.sql")
 
 
 async def append(tx: Tx, events: Sequence[Outgoing], now_ms: int) -> None:
-    """Stores events in the caller's transaction. After its commit: `Relay.offer`."""
+    """Stores events at the end of the caller's transaction. After its commit: `Relay.offer`."""
     if not events:
         return
-    await tx.fetch(
+    tx.later(
         OUTBOX_SQL.append,
         [e.event_id for e in events],
         [e.receiver for e in events],

@@ -18,7 +18,7 @@ import asyncpg
 from libs.kernel.refusal import Refusal
 from libs.pg.driver import arrays_are_lists, plain
 from libs.pg.errors import RETRYABLE, away, translated, unknown
-from libs.pg.queries import Statement
+from libs.pg.queries import Statement, together
 from libs.pg.session import (
     Connection,
     driver_url,
@@ -41,7 +41,7 @@ _ANSWER_MARGIN_S = 2.0
 class Tx:
     """A READ COMMITTED transaction that is open. Short, and no RPC inside."""
 
-    __slots__ = ("_connection", "_name", "incarnation")
+    __slots__ = ("_connection", "_later", "_name", "incarnation")
 
     incarnation: int
     """Incarnation of the database that will commit this."""
@@ -49,12 +49,42 @@ class Tx:
     def __init__(self, connection: Connection, name: str, incarnation: int) -> None:
         self._connection = connection
         self._name = name
+        self._later: list[tuple[Statement, tuple[Any, ...]]] = []
         self.incarnation = incarnation
 
     async def fetch(self, statement: Statement, *args: Any) -> list[asyncpg.Record]:
         """Runs one statement."""
         with translated(self._name, committing=False):
             return await self._connection.fetch(statement.sql, *plain(args))
+
+    def later(self, statement: Statement, *args: Any) -> None:
+        """Runs a write whose answer nobody needs, before the commit, together with the others of its kind: one journey for all.
+
+        Such writes see one snapshot: none may look for what another of them writes.
+        """
+        self._later.append((statement, args))
+
+    async def finish(self) -> None:
+        """What was left for the end."""
+        waiting, self._later = self._later, []
+        while waiting:
+            taken = _companions(waiting)
+            waiting = [item for item in waiting if all(item is not other for other in taken)]
+            if len(taken) == 1:
+                await self.fetch(taken[0][0], *taken[0][1])
+                continue
+            whole = together(tuple(statement for statement, _ in taken), tuple(len(args) for _, args in taken))
+            await self.fetch(whole, *(argument for _, args in taken for argument in args))
+
+
+def _companions(waiting: list[tuple[Statement, tuple[Any, ...]]]) -> list[tuple[Statement, tuple[Any, ...]]]:
+    """Writes that can go in one statement: any number, but one with parts of its own; the same statement twice, apart."""
+    taken: list[tuple[Statement, tuple[Any, ...]]] = []
+    for item in waiting:
+        others = [other for other, _ in taken]
+        if item[0] not in others and not (item[0].parted and any(other.parted for other in others)):
+            taken.append(item)
+    return taken
 
 
 class Database:
@@ -154,8 +184,10 @@ class Database:
             transaction = connection.transaction()
             with translated(self.name, committing=False):
                 await transaction.start()
+            tx = Tx(connection, self.name, incarnation)
             try:
-                yield Tx(connection, self.name, incarnation)
+                yield tx
+                await tx.finish()
             except BaseException:
                 await self._undo(connection, transaction)
                 raise

@@ -11,6 +11,7 @@ attribute is read, never when the statement is due.
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 
 _NAME = re.compile(r"^-- name: *(?P<name>\S*) *$", re.MULTILINE)
@@ -23,6 +24,33 @@ class Statement:
 
     name: str
     sql: str
+
+    @property
+    def parted(self) -> bool:
+        """Whether it begins with parts (`WITH`)."""
+        return self.sql[:5].upper() == "WITH "
+
+
+_ARGUMENT = re.compile(r"\$(\d+)")
+
+
+@lru_cache(maxsize=1_000)
+def together(statements: tuple[Statement, ...], counts: tuple[int, ...]) -> Statement:
+    """Several writes as one statement, one after another's arguments. They see one snapshot, so none may look for what another
+    writes; one of them may have parts of its own (`WITH`)."""
+    leading = [place for place, statement in enumerate(statements) if statement.parted]
+    if len(leading) > 1:
+        raise ValueError(f"{[statement.name for statement in statements]}: only one of them may begin with WITH")
+    main = leading[0] if leading else len(statements) - 1
+    shifted, before = [], 0
+    for statement, count in zip(statements, counts, strict=True):
+        by = before
+        shifted.append(_ARGUMENT.sub(lambda found, by=by: f"${int(found[1]) + by}", statement.sql))  # type: ignore[misc]
+        before += count
+    parts = ",\n".join(f"beside_{place} AS (\n{sql}\n)" for place, sql in enumerate(shifted) if place != main)
+    body = shifted[main]
+    rest = ",\n" + body.lstrip()[5:] if leading else "\n" + body
+    return Statement("+".join(statement.name for statement in statements), f"WITH {parts}{rest}")
 
 
 class Queries:

@@ -50,7 +50,7 @@ class LaunchTx:
         asks = [item.launch for item in admitted]
         failures = [item.denied for item in admitted]
         states = [int(RunState.DENIED if item.denied else RunState.ACCEPTED) for item in admitted]
-        await self._tx.fetch(
+        self._tx.later(
             _Q.admit,
             [a.run_id for a in asks],
             [a.tenant for a in asks],
@@ -163,13 +163,13 @@ class LaunchTx:
         await self._tx.fetch(_Q.apply_usage, *columns, now_ms)
 
     async def append_events(self, events: Sequence[RunEventFacts], *, once: bool = False) -> None:
-        """Log entries; with `once`, the statement looks at the rows and this at its neighbours in the batch."""
+        """Log entries; with `once`, the statement looks at the rows and this at its neighbours in the batch, and comes at once:
+        others go to the end of the transaction, after it."""
         if once:
             events = list({(e.run_id, e.kind, e.step_key): e for e in reversed(events)}.values())[::-1]
         if not events:
             return
-        await self._tx.fetch(
-            _Q.append_events_once if once else _Q.append_events,
+        columns = (
             [e.run_id for e in events],
             [e.at_ms for e in events],
             [e.kind for e in events],
@@ -178,6 +178,10 @@ class LaunchTx:
             [e.actor for e in events],
             [e.detail for e in events],
         )
+        if once:
+            await self._tx.fetch(_Q.append_events_once, *columns)
+        else:
+            self._tx.later(_Q.append_events, *columns)
 
     async def send(self, notices: Sequence[Notice], now_ms: int) -> None:
         """Outbox rows."""

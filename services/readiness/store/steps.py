@@ -83,7 +83,7 @@ class ReadinessTx:
         if not steps:
             return
         failures = [step.failure for _, step in steps]
-        await self._tx.fetch(
+        self._tx.later(
             _Q.add_steps,
             [run_id for run_id, _ in steps],
             [step.key for _, step in steps],
@@ -132,7 +132,7 @@ class ReadinessTx:
                 raise Refusal(Reason.VERSION_CONFLICT, "steps moved while their run was locked", remedy="apply the facts again")
         if runs:
             columns = [r.run_id for r in runs], [r.state for r in runs], [r.version for r in runs]
-            await self._tx.fetch(_Q.save_runs, *columns)
+            self._tx.later(_Q.save_runs, *columns)
 
     async def wait_for_births(self) -> None:
         """Until every launch under way is committed."""

@@ -63,6 +63,31 @@ async def test_a_transaction_commits_whole_or_not_at_all(db: Database, ids: Seed
     assert await count(db) == 2
 
 
+async def test_what_is_left_for_the_end_is_written_once_and_undone_with_the_rest(db: Database, ids: SeededIds) -> None:
+    first, second, third = ids.uuid7(), ids.uuid7(), ids.uuid7()
+    parted = Statement(
+        "parted", "WITH given AS (SELECT $1::uuid AS id) UPDATE item SET amount = amount + $2 FROM given WHERE item_id = id"
+    )
+    async with db.tx() as tx:
+        await tx.fetch(INSERT, first, 1)
+        tx.later(INSERT, second, 2)
+        tx.later(INSERT, third, 3)
+        tx.later(parted, first, 10)
+        assert (await tx.fetch(COUNT))[0]["n"] == 1
+    amounts = Statement("amounts", "SELECT item_id, amount FROM item")
+    found = {row["item_id"]: row["amount"] for row in await db.fetch(amounts)}
+    assert found == {first: 11, second: 2, third: 3}
+    with pytest.raises(LookupError):
+        async with db.tx() as tx:
+            tx.later(INSERT, ids.uuid7(), 4)
+            raise LookupError
+    with pytest.raises(asyncpg.UniqueViolationError):
+        async with db.tx() as tx:
+            await tx.fetch(INSERT, ids.uuid7(), 5)
+            tx.later(INSERT, first, 6)
+    assert await count(db) == 3
+
+
 async def test_hot_settings_hold_for_every_statement_and_survive_release(db: Database, url: str) -> None:
     wanted = {"jit": "off", "plan_cache_mode": "force_generic_plan", "enable_seqscan": "off", "enable_hashjoin": "off",
               "enable_mergejoin": "off", "application_name": "alpha-test", "idle_in_transaction_session_timeout": "1s",
