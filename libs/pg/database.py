@@ -265,8 +265,8 @@ class Database:
     async def _undo(self, connection: Connection, transaction: Any) -> None:
         try:
             await transaction.rollback()
-        except (OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError):
-            with contextlib.suppress(asyncpg.InterfaceError):
+        except (OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError):
+            with contextlib.suppress(asyncpg.InterfaceError):  # the last: a statement was interrupted and is still under way
                 connection.terminate()  # the server undoes it when the connection is gone
 
     def _confirm(self, warnings: list[str]) -> None:

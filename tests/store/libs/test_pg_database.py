@@ -428,3 +428,23 @@ async def lost(connection: asyncpg.Connection) -> None:
     while not connection.is_closed():
         await asyncio.sleep(0)
     await asyncio.sleep(0)
+
+
+async def test_a_statement_that_is_still_under_way_when_its_transaction_is_undone_costs_a_connection_and_no_more(
+    db: Database, ids: SeededIds, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What the driver says after a process that was stopped goes on: the cancel came before the answer that was waiting."""
+
+    async def busy(_: object) -> None:
+        raise asyncpg.InternalClientError("cannot switch to state 15; another operation (2) is in progress")
+
+    for _ in range(6):  # more than the pool has connections
+        with monkeypatch.context() as patch, pytest.raises(asyncio.CancelledError):
+            async with db.tx() as tx:
+                await tx.fetch(INSERT, ids.uuid7(), 1)
+                patch.setattr("asyncpg.transaction.Transaction.rollback", busy)
+                raise asyncio.CancelledError
+    assert await count(db) == 0
+    async with db.tx() as tx:
+        await tx.fetch(INSERT, ids.uuid7(), 2)
+    assert await count(db) == 1
