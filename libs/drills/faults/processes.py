@@ -35,6 +35,11 @@ def pausing(service: str) -> Drill:
         await stage.busy()
         async with stage.fault(f"SIGSTOP of {service} for {stage.options.pause_s:g} s"):
             await _stopped(stage, pid)
+        if service == "scheduler" and stage.options.pause_s >= 40:  # the other replica leads, and callers have found it
+            late = sum(
+                1 for run in stage.traffic.runs if run.outcome == "succeeded" and 30_000 < run.ended - stage.began < 60_000
+            )
+            stage.expect(late > 0, "the other replica finished nothing in the second half of the pause")
         if run_id:
             late = stage.applied(run_id, stage.began + (stage.ended - stage.began) * 0.7)
             stage.expect(late > 0, "what ran did not go on until the end of the pause")
