@@ -39,7 +39,7 @@ demo: $(READY)  ## a crash survived, on a sample repository; REPO=path for your 
 test: $(READY) $(GEN)  ## every test, on real PostgreSQL and etcd; TESTS=path for some of them
 	$(BIN)/python -m pytest -n 2 --dist loadgroup $(TESTS)
 
-chaos: $(READY)  ## every drill on real processes (about 25 min), reports in build/chaos; DRILLS=kill-launch,… for some
+chaos: $(READY)  ## every drill on real processes (40 min and more), reports in build/chaos; DRILLS=kill-launch,… for some
 	@$(BIN)/runway drill $(or $(DRILLS),all)
 
 models: $(READY)  ## the protocols as explicit-state models within wide bounds, and every mutant; minutes
