@@ -1,5 +1,6 @@
 """Launch's reads outside transactions; one statement each."""
 
+import asyncio
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -77,7 +78,9 @@ class LaunchReads:
     async def gates(self, run_ids: Sequence[UUID]) -> tuple[int, list[GateFacts], list[ScopeFacts]]:
         """The incarnation the read began in, every run's gate in the order asked (unknown ones closed), scopes not open."""
         incarnation = self._db.incarnation
-        found = {row["run_id"]: row for row in await self._fetch(_Q.gates, list(run_ids))}
+        asked = list(run_ids)
+        runs, stopped = await asyncio.gather(self._fetch(_Q.gates, asked), self._fetch(_Q.scopes, asked))
+        found = {row["run_id"]: row for row in runs}
         gates = []
         for run_id in run_ids:
             row = found.get(run_id)
@@ -98,11 +101,7 @@ class LaunchReads:
                     row["project"],
                 )
             )
-        owners = sorted({(row["tenant"], row["project"]) for row in found.values()})
-        kinds = ["tenant"] * len(owners) + ["project"] * len(owners)
-        ids = [tenant for tenant, _ in owners] + [f"{tenant}/{project}" for tenant, project in owners]
-        scopes = [ScopeFacts(r["kind"], r["scope_id"], r["epoch"], r["mode"]) for r in await self._fetch(_Q.scopes, kinds, ids)]
-        return incarnation, gates, scopes
+        return incarnation, gates, [ScopeFacts(row["kind"], row["scope_id"], row["epoch"], row["mode"]) for row in stopped]
 
     async def owners(self, run_ids: Sequence[UUID]) -> dict[UUID, tuple[str, str]]:
         """(tenant, project) of runs that exist."""

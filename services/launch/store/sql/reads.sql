@@ -41,9 +41,10 @@ SELECT run_id, version, sequence, state FROM run WHERE run_id = ANY ($1::uuid[])
 SELECT run_id, epoch, state, outcome, capabilities, budget_micros, tenant, project FROM run WHERE run_id = ANY ($1::uuid[]);
 
 -- name: scopes
--- Of these scopes, those that are not open.
+-- Scopes of these runs that are not open. Read beside their gates: a scope that is raised meanwhile is raised at the point as well.
 SELECT kind, scope_id, epoch, mode FROM scope
- WHERE mode > 0 AND (kind, scope_id) IN (SELECT * FROM unnest($1::text[], $2::text[]))
+ WHERE mode > 0 AND (kind, scope_id) IN (SELECT 'tenant', r.tenant FROM run AS r WHERE r.run_id = ANY ($1::uuid[])
+                                         UNION SELECT 'project', r.tenant || '/' || r.project FROM run AS r WHERE r.run_id = ANY ($1::uuid[]))
 UNION ALL
 SELECT kind, scope_id, epoch, mode FROM scope WHERE mode > 0 AND kind IN ('tool', 'provider');
 
