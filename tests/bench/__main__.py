@@ -31,7 +31,7 @@ SHAPES: dict[str, Any] = {
     "latency_samples": 200,
     "fleet": int(os.environ.get("BENCH_FLEET", "10000")),
     "fleet_seconds": float(os.environ.get("BENCH_FLEET_SECONDS", "45")),
-    "queue": [1_000, 100_000],
+    "queue": [1_000, int(os.environ.get("BENCH_QUEUE", "100000"))],
     "schedulers": [1, 3],
     "day_runs": int(os.environ.get("BENCH_DAY_RUNS", "5000")),
 }
