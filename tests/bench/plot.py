@@ -44,7 +44,7 @@ def main() -> None:
 
     figure, places = plt.subplots(2, 2, figsize=(11, 6))
     bars(places[0][0], "steps, 200 runs x 10", of("steps", "steps_per_s"), "per second, more is better")
-    bars(places[0][1], "launches, 64 callers", of("launches", "launches_per_s"), "per second, more is better")
+    bars(places[0][1], "launches while worked on, 64 callers", of("launches", "launches_per_s"), "per second, more is better")
     note = "DBOS runs inside the caller's process."
     bars(places[1][0], "launch to result, median", of("latency", "p50"), "ms, less is better", note=note)
     bars(places[1][1], "launch to result, p99", of("latency", "p99"), "ms, less is better")
