@@ -3,6 +3,7 @@
 import typer
 
 from libs.cli.commands import install, runs, things
+from libs.cli.commands.crash import crash
 from libs.cli.commands.demo import demo
 
 app = typer.Typer(
@@ -16,6 +17,7 @@ app = typer.Typer(
 app.command()(install.dev)
 app.command()(install.doctor)
 app.command()(demo)
+app.command()(crash)
 app.command()(install.drill)
 app.add_typer(runs.app, name="run")
 app.add_typer(things.workflow_app, name="workflow")

@@ -23,16 +23,27 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @dataclass
 class Counter:
-    """An HTTP provider that counts what it was asked to do, per path."""
+    """An HTTP provider that counts what it was asked to do, per path; and what it did, if it honours idempotency keys."""
 
     hits: dict[str, int] = field(default_factory=dict)
+    keys: dict[str, set[str]] = field(default_factory=dict)
     lock: Lock = field(default_factory=Lock)
     port: int = 0
 
-    def count(self, path: str) -> int:
+    def count(self, path: str, key: str | None) -> int:
         with self.lock:
             self.hits[path] = self.hits.get(path, 0) + 1
+            self.keys.setdefault(path, set()).add(key or f"none, {self.hits[path]}")
             return self.hits[path]
+
+    def knows(self, key: str) -> bool:
+        with self.lock:
+            return any(key in keys for keys in self.keys.values())
+
+    def done(self, prefix: str) -> int:
+        """Requests that a provider does which takes one key twice for one request."""
+        with self.lock:
+            return sum(len(keys) for path, keys in self.keys.items() if path.startswith(prefix))
 
     def total(self, prefix: str) -> int:
         with self.lock:
@@ -59,13 +70,22 @@ def counter() -> Iterator[Counter]:
 
         def do_POST(self) -> None:
             asked = self.rfile.read(int(self.headers.get("Content-Length", "0")))
-            count = counting.count(self.path)
+            count = counting.count(self.path, self.headers.get("Idempotency-Key"))
             body = json.dumps(model_answer(json.loads(asked)) if "completions" in self.path else {"count": count}).encode()
             self.send_response(200)
             self.send_header("Content-Type", "application/json")
             self.send_header("Content-Length", str(len(body)))
             self.end_headers()
             self.wfile.write(body)
+
+        def do_GET(self) -> None:
+            """Whether a key is known: /by-key/KEY."""
+            known = counting.knows(self.path.rpartition("/")[2])
+            self.send_response(200 if known else 404)
+            self.send_header("Content-Type", "application/json")
+            self.send_header("Content-Length", "2")
+            self.end_headers()
+            self.wfile.write(b"{}")
 
         def log_message(self, *_: object) -> None:
             return
@@ -135,7 +155,17 @@ async def stack(tmp_path_factory: pytest.TempPathFactory, origin: Origin, counte
     environ = {
         "RUNWAY_GATEWAY_GIT_REMOTES": json.dumps({"origin": {"url": str(origin.path)}}),
         "RUNWAY_GATEWAY_MODELS": json.dumps({"summary": model_route(counter)}),
-        "RUNWAY_GATEWAY_HTTP_TARGETS": json.dumps({"counter": {"base_url": f"http://127.0.0.1:{counter.port}"}}),
+        "RUNWAY_GATEWAY_HTTP_TARGETS": json.dumps(
+            {
+                "counter": {"base_url": f"http://127.0.0.1:{counter.port}", "settle_ms": 100},
+                "shop": {
+                    "base_url": f"http://127.0.0.1:{counter.port}",
+                    "settle_ms": 100,
+                    "lookup_path": "/by-key/{key}",
+                    "lookup_authoritative": True,
+                },
+            }
+        ),
     }
     async with Stack.start(folder / "s", environ=environ) as started:
         yield started

@@ -174,7 +174,6 @@ class Context:
             hold_micros=hold_micros,
             wait=Duration(seconds=_WAIT_S),
         )
-        fault_point("worker.before_intent")
         answer = await self._effect(self._gateway.InvokeTool, request, timeout_s)
         return _result(answer)
 
@@ -194,6 +193,7 @@ class Context:
 
     async def _effect(self, method: Callable[..., Awaitable[Any]], request: Any, timeout_s: float) -> Any:
         """Makes the call until its slot is resolved or the time has passed."""
+        fault_point("worker.before_intent", self.step_key, request.slot)
         loop = asyncio.get_running_loop()
         end = loop.time() + timeout_s
         while True:

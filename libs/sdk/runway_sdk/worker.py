@@ -207,7 +207,7 @@ class Worker:
             if holder.lost.is_set():
                 log.info("attempt %s of %s is over here: %s", lease.attempt_id.hex(), lease.step_key, holder.reason)
                 return
-            fault_point("worker.before_completion")
+            fault_point("worker.before_completion", lease.step_key)
             await self._reporter.report(holder, completion)
         finally:
             work.cancel()
@@ -230,6 +230,7 @@ class Worker:
         )
         try:
             arguments = _arguments(found, from_value(lease.input))
+            fault_point("worker.during_step", lease.step_key)
             if found.is_async:
                 if found.context_name:
                     arguments[found.context_name] = context

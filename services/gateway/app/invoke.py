@@ -87,7 +87,7 @@ class Invoker:
         )
         self._refuse_saturated()
         deadline_s = asyncio.get_running_loop().time() + ask.wait_ms / 1000
-        fault_point("gateway.before_intent")
+        fault_point("gateway.before_intent", intent.asked.step_key, intent.slot)
         admitted = await self._admit(intent)
         match admitted.verdict:
             case Verdict.OK:

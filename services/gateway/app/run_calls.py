@@ -80,12 +80,12 @@ class Calls:
                 continued(dispatch.traceparent, "effect", tool=dispatch.tool),
                 log_context(run=name.run_id, step=name.step_key, slot=name.slot),
             ):
-                fault_point("gateway.after_intent")
+                fault_point("gateway.after_intent", name.step_key, name.slot)
                 outcome = await self._call(dispatch)
-                fault_point("gateway.after_call")
+                fault_point("gateway.after_call", name.step_key, name.slot)
                 EFFECTS.labels(dispatch.tool, outcome.state.value).inc()
                 effect = await self._recorded(Receipt(name, dispatch.n, dispatch.nonce, outcome))
-                fault_point("gateway.after_receipt")
+                fault_point("gateway.after_receipt", name.step_key, name.slot)
             result.set_result(effect)
         finally:
             self._alive.discard(dispatch.nonce)

@@ -1,6 +1,8 @@
 """Fault points: inert unless armed twice, and once each where they carry a charge."""
 
+import json
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -44,6 +46,30 @@ def test_a_charge_fires_once_and_only_when_it_is_there(tmp_path: Path) -> None:
         faults.fault_point("a")
     assert not charge.exists()
     faults.fault_point("a")
+
+
+def test_a_charge_may_mean_a_step_and_a_time_and_says_where_it_fired(tmp_path: Path) -> None:
+    charge = tmp_path / "charge"
+    faults.arm({**ARMED, "RUNWAY_FAULTS": f"a=raise@{charge}"})
+    charge.write_text(json.dumps({"step": "send", "nth": 2}))
+    faults.fault_point("a", "send", "one")
+    faults.fault_point("a", "other", "one")
+    with pytest.raises(faults.FaultInjected):
+        faults.fault_point("a", "send", "two")
+    assert json.loads((tmp_path / "charge.struck").read_text()) == {"step": "send", "slot": "two"}
+    faults.fault_point("a", "send", "three")
+
+
+def test_a_workers_moment_may_carry_several_charges(tmp_path: Path) -> None:
+    paused, killed = tmp_path / "paused", tmp_path / "killed"
+    code = "from runway_sdk.faults import fault_point as f; f('worker.x', 's', '1'); print('on', flush=True); f('worker.x', 's', '2')"
+    points = f"worker.x=pause@{paused},worker.x=kill@{killed}"
+    environ = {**os.environ, **ARMED, "RUNWAY_FAULTS": points, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    killed.write_text(json.dumps({"step": "s", "nth": 2}))
+    done = subprocess.run([sys.executable, "-c", code], env=environ, capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stdout) == (-signal.SIGKILL, "on\n")
+    assert json.loads((tmp_path / "killed.struck").read_text()) == {"step": "s", "slot": "2"}
+    assert not (tmp_path / "paused.struck").exists()
 
 
 @pytest.mark.parametrize("text", ["a", "a=", "=kill", "a=explode"])

@@ -18,16 +18,7 @@ from typing import Any
 
 from runway_sdk.client import Client
 from runway_sdk.connection import Target, read_profile
-
-BOUNDARIES: Mapping[str, str] = {
-    "before_intent": "gateway.before_intent",
-    "after_intent": "gateway.after_intent",
-    "after_call": "gateway.after_call",
-    "after_receipt": "gateway.after_receipt",
-    "before_completion": "worker.before_completion",
-}
-"""Boundary → the fault point that it is."""
-
+from runway_sdk.testing.boundaries import CATALOGUE
 
 _PR_SET_PDEATHSIG = 1
 _LIBC = ctypes.CDLL(None) if sys.platform == "linux" else None
@@ -44,6 +35,16 @@ def _dies_with_us(number: signal.Signals) -> Callable[[], None]:
                 os._exit(1)
 
     return arrange
+
+
+def _drills(charges: Path, action: Mapping[str, str], *, of_worker: bool) -> dict[str, str]:
+    """The environment that arms the boundaries of workers, or those of services."""
+    faults = ",".join(
+        f"{found.point}={action.get(name, found.action)}@{charges / name}"
+        for name, found in CATALOGUE.items()
+        if found.of_worker is of_worker
+    )
+    return {"RUNWAY_FAULTS_ARMED": "development", "RUNWAY_FAULTS": faults}
 
 
 class StackError(Exception):
@@ -131,8 +132,8 @@ class Stack:
         charges = folder / "charges"
         await asyncio.to_thread(charges.mkdir, parents=True, exist_ok=True)
         action = dict(strikes or {})
-        faults = ",".join(f"{point}={action.get(name, 'kill')}@{charges / name}" for name, point in BOUNDARIES.items())
-        drills = {"RUNWAY_FAULTS_ARMED": "development", "RUNWAY_FAULTS": faults} if armed else {}
+        drills = _drills(charges, action, of_worker=False) if armed else {}
+        worker_drills = _drills(charges, action, of_worker=True) if armed else {}
         errors = (folder / "stack.log").open("ab")
         try:
             process = await asyncio.create_subprocess_exec(
@@ -155,7 +156,7 @@ class Stack:
             )
         finally:
             errors.close()
-        stack = cls(folder, process, drills)
+        stack = cls(folder, process, worker_drills)
         try:
             await stack._until(
                 lambda: any(event["event"] in ("ready", "failed") for event in stack._events), timeout_s, "ready"
@@ -196,21 +197,40 @@ class Stack:
         """The process that hosts a service now."""
         return self._pids[service]
 
-    def arm(self, boundary: str) -> None:
-        """The next time the boundary is reached, it strikes; once."""
-        if boundary not in BOUNDARIES:
-            raise StackError(f"{boundary!r} is none of {', '.join(BOUNDARIES)}")
-        (self.folder / "charges" / boundary).touch()
+    def arm(self, boundary: str, *, step: str = "", nth: int = 1) -> None:
+        """The next time the boundary is reached (by this step; for the nth time) it strikes; once."""
+        if boundary not in CATALOGUE:
+            raise StackError(f"{boundary!r} is none of {', '.join(CATALOGUE)}")
+        if step and not CATALOGUE[boundary].knows_step:
+            raise StackError(f"{boundary} is of no one step")
+        charge = self.folder / "charges" / boundary
+        Path(f"{charge}.struck").unlink(missing_ok=True)
+        made = Path(f"{charge}.made")
+        made.write_text(json.dumps({"step": step, "nth": nth}))
+        made.rename(charge)
 
-    def disarm(self, boundary: str) -> None:
-        """Takes back an arming that has not struck."""
-        (self.folder / "charges" / boundary).unlink(missing_ok=True)
+    def disarm(self, boundary: str) -> bool:
+        """Takes back an arming; False where it has struck already."""
+        try:
+            (self.folder / "charges" / boundary).unlink()
+        except FileNotFoundError:
+            return False
+        return True
+
+    def armed(self, boundary: str) -> bool:
+        """Whether it has been armed and has not struck."""
+        return (self.folder / "charges" / boundary).exists()
+
+    def struck_where(self, boundary: str) -> tuple[str, str]:
+        """Step and slot at which the boundary struck; empty where it is of none."""
+        note = Path(f"{self.folder / 'charges' / boundary}.struck")
+        found = json.loads(note.read_text()) if note.exists() else {}
+        return found.get("step", ""), found.get("slot", "")
 
     async def struck(self, boundary: str, timeout_s: float = 60.0) -> None:
         """Waits until an armed boundary has struck."""
-        charge = self.folder / "charges" / boundary
         end = asyncio.get_running_loop().time() + timeout_s
-        while charge.exists():
+        while self.armed(boundary):
             if asyncio.get_running_loop().time() > end:
                 raise StackError(f"{boundary} was not reached within {timeout_s} s")
             await asyncio.sleep(0.01)
