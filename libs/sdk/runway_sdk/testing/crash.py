@@ -206,6 +206,10 @@ class _Matrix:
         self._number += 1
         return await self._stack.start_worker(self._name, worker_id=f"crash-{self._token}-{self._number}")
 
+    def _label(self) -> str:
+        """Another name for every run, all of one length: a result may depend on that."""
+        return f"crash-{self._token}-{secrets.token_hex(3)}"
+
     async def _launch(self, label: str) -> str:
         run = await self._stack.client.launch(self._flow, _filled(self._input, label))
         if run.outcome == "denied":
@@ -213,7 +217,7 @@ class _Matrix:
         return run.run_id
 
     async def _undisturbed(self) -> RunFacts:
-        label = f"{self._token}-undisturbed-{secrets.token_hex(2)}"
+        label = self._label()
         await self._ensure_worker()
         began = asyncio.get_running_loop().time()
         run_id = await self._launch(label)
@@ -226,7 +230,7 @@ class _Matrix:
         """One run with one boundary armed."""
         kind, loop = CATALOGUE[boundary], asyncio.get_running_loop()
         title = boundary if nth == 1 else f"{boundary}#{nth}"
-        label = f"{self._token}-{boundary}-{nth}-{secrets.token_hex(2)}"
+        label = self._label()
         worker = await self._ensure_worker()
         gone = 0 if kind.of_worker else self._stack.pid(kind.victim)
         self._stack.arm(boundary, step=self._step, nth=nth)

@@ -47,7 +47,6 @@ class Row:
 
     def cells(self) -> list[str]:
         """The row of the table."""
-        reached = self.verdict != "not reached"
         repeated = ", ".join(f"{step} {number}" for step, number in sorted(self.facts.repeated.items()))
         return [
             self.boundary,
@@ -56,7 +55,7 @@ class Row:
             repeated or "1 each",
             self.effects,
             self.facts.outcome or "open",
-            self.verdict if reached else "not reached",
+            self.verdict,
         ]
 
 
@@ -75,7 +74,7 @@ class Scorecard:
     @property
     def reached(self) -> list[Row]:
         """Rows whose boundary struck."""
-        return [row for row in self.rows if row.verdict != "not reached"]
+        return [row for row in self.rows if row.struck]
 
     @property
     def green(self) -> bool:
@@ -116,7 +115,7 @@ class Scorecard:
             lines.append(f"not reached by this workflow, so not proved: {', '.join(missed)}")
         if self.folder is not None:
             lines.append(f"logs: {self.folder}")
-        good = sum(row.verdict == "green" for row in self.rows)
+        good = sum(row.verdict == "green" for row in self.reached)
         lines.append(f"{'GREEN' if self.green else 'NOT GREEN'}: {good} of {len(self.reached)} boundaries reached are green")
         return "\n".join(lines)
 
