@@ -241,8 +241,8 @@ class Tx(Protocol):
         """Leases what still is as it was planned."""
         ...
 
-    async def mark_first_lease(self, runs: Collection[UUID], now_ms: int) -> list[UUID]:
-        """Runs whose first lease this is."""
+    async def mark_first_lease(self, runs: Collection[UUID], now_ms: int) -> None:
+        """Notes the first lease of runs that had none, as the grant saw under the gate's lock."""
         ...
 
     async def succeed(

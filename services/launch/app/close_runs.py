@@ -30,7 +30,6 @@ async def decide_and_store(
     for ask in asks:
         first.setdefault(ask.run_id, ask)
     heads = await tx.lock_heads(sorted(first.keys() | {step.run_id for step in steps}))
-    await tx.append_events([step for step in steps if step.run_id in heads], once=True)
     decided = [
         won
         for run_id, ask in first.items()
@@ -38,7 +37,8 @@ async def decide_and_store(
     ]
     await tx.apply_closings(decided, now)
     await _tell_again(tx, [(heads[run_id], ask) for run_id, ask in first.items() if run_id in heads], now)
-    await tx.append_events([_entry(item, now) for item in decided])
+    logged = [step for step in steps if step.run_id in heads]
+    await tx.append_events([*logged, *(_entry(item, now) for item in decided)], once=True)
     await tx.send([notice for item in decided for notice in ports.notices.closing(item, now)], now)
     return decided
 

@@ -163,8 +163,8 @@ class LaunchTx:
         await self._tx.fetch(_Q.apply_usage, *columns, now_ms)
 
     async def append_events(self, events: Sequence[RunEventFacts], *, once: bool = False) -> None:
-        """Log entries; with `once`, the statement looks at the rows and this at its neighbours in the batch, and comes at once:
-        others go to the end of the transaction, after it."""
+        """Log entries, at the end of the transaction; with `once`, the statement looks at the rows and this at its neighbours
+        in the batch."""
         if once:
             events = list({(e.run_id, e.kind, e.step_key): e for e in reversed(events)}.values())[::-1]
         if not events:
@@ -178,10 +178,7 @@ class LaunchTx:
             [e.actor for e in events],
             [e.detail for e in events],
         )
-        if once:
-            await self._tx.fetch(_Q.append_events_once, *columns)
-        else:
-            self._tx.later(_Q.append_events, *columns)
+        self._tx.later(_Q.append_events_once if once else _Q.append_events, *columns)
 
     async def send(self, notices: Sequence[Notice], now_ms: int) -> None:
         """Outbox rows."""

@@ -278,9 +278,10 @@ class ClaimDesk:
     async def _grant(self, tx: Tx, asks: Sequence[GrantAsk], now_ms: int) -> dict[Key, Granted]:
         """Grants in a transaction that holds the locks; a run's first lease is told once."""
         granted = await tx.grant(asks, now_ms)
-        first = {key[0] for key, row in granted.items() if row.first}
-        started = await tx.mark_first_lease(first, now_ms) if first else []
-        await tx.send([self.ports.notices.first_lease(run_id, now_ms) for run_id in started], now_ms)
+        first = sorted({key[0] for key, row in granted.items() if row.first})
+        if first:
+            await tx.mark_first_lease(first, now_ms)
+            await tx.send([self.ports.notices.first_lease(run_id, now_ms) for run_id in first], now_ms)
         return granted
 
     def _answer(self, taken: Sequence[Taken], answers: Mapping[int, list[GrantedLease]]) -> None:

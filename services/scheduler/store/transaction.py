@@ -141,9 +141,9 @@ class SchedulerTx:
             for r in found
         }
 
-    async def mark_first_lease(self, runs: Collection[UUID], now_ms: int) -> list[UUID]:
-        """Runs whose first lease this is."""
-        return [row["run_id"] for row in await self._tx.fetch(_Q.mark_first_lease, sorted(runs), now_ms)]
+    async def mark_first_lease(self, runs: Collection[UUID], now_ms: int) -> None:
+        """Notes the first lease of runs; the grant saw under the gate's lock that there was none."""
+        self._tx.later(_Q.mark_first_lease, sorted(runs), now_ms)
 
     async def succeed(
         self, asks: Sequence[tuple[Holder, bytes]], epochs: Mapping[int, int], now_ms: int, continuing: Collection[Key]

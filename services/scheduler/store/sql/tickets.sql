@@ -80,10 +80,9 @@ UPDATE ticket AS t
 RETURNING t.run_id, t.step_key, t.lease_epoch, t.input, t.traceparent, g.epoch AS gate_epoch, g.first_leased_ms;
 
 -- name: mark_first_lease
--- Runs whose first attempt is leased now; each comes back once in its life.
+-- Runs whose first attempt is leased now. Their gates are locked.
 UPDATE run_gate AS g SET first_leased_ms = $2
- WHERE g.run_id = ANY ($1::uuid[]) AND g.first_leased_ms = 0
-RETURNING g.run_id;
+ WHERE g.run_id = ANY ($1::uuid[]) AND g.first_leased_ms = 0;
 
 -- name: read_inputs
 -- Inputs of live leases, for a claim that is repeated.
