@@ -79,13 +79,15 @@ def counter() -> Iterator[Counter]:
             self.wfile.write(body)
 
         def do_GET(self) -> None:
-            """Whether a key is known: /by-key/KEY."""
-            known = counting.knows(self.path.rpartition("/")[2])
+            """/by-key/KEY: whether a key is known; /done/PREFIX: how much was done."""
+            asked, _, what = self.path.removeprefix("/").partition("/")
+            known = asked == "done" or counting.knows(what)
+            body = str(counting.done(f"/{what}")).encode()
             self.send_response(200 if known else 404)
             self.send_header("Content-Type", "application/json")
-            self.send_header("Content-Length", "2")
+            self.send_header("Content-Length", str(len(body)))
             self.end_headers()
-            self.wfile.write(b"{}")
+            self.wfile.write(body)
 
         def log_message(self, *_: object) -> None:
             return

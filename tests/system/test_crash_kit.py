@@ -5,12 +5,13 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
-from runway_sdk.testing import BOUNDARIES, Scorecard, Stack, crash_matrix
+from runway_sdk.testing import BOUNDARIES, Scorecard, Stack, crash_matrix, crash_test
 from runway_sdk.testing.judge import judge
 
 from tests.system.conftest import Counter
@@ -82,10 +83,6 @@ async def test_a_result_that_chance_decides_is_no_measure(stack: Stack) -> None:
     assert not card.green
     assert card.rows == []
     assert "two undisturbed runs differ in result" in card.text()
-    card = await crash_matrix(
-        rolling, {"label": "{run}"}, stack=stack, boundaries=["during_step"], compare=lambda result: len(result)
-    )
-    assert card.green, card.text()
 
 
 async def test_a_result_that_a_crash_changes_is_red(stack: Stack) -> None:
@@ -103,31 +100,38 @@ async def test_what_only_a_person_can_say_is_said_and_may_be_allowed(stack: Stac
 
 
 async def test_the_command_ends_a_ci_job_as_it_should(counter: Counter, tmp_path: Path) -> None:
-    settings = {"RUNWAY_GATEWAY_HTTP_TARGETS": json.dumps({"shop": {"base_url": f"http://127.0.0.1:{counter.port}"}})}
-    command = [
-        sys.executable,
-        "-m",
-        "libs.cli.main",
-        "crash",
+    ask = f"import urllib.request as u; print(u.urlopen('http://127.0.0.1:{counter.port}/done/direct/{{run}}').read())"
+    options = [
         "--at",
-        "after_receipt",
+        "before_completion",
         "--at",
         "after_call",
         "--output",
         "junit",
+        "--observe",
+        f'{sys.executable} -c "{ask}"',
     ]
     given = json.dumps({"label": "{run}", "port": counter.port})
     done = await asyncio.to_thread(
         subprocess.run,
-        [*command, "--data", str(tmp_path / "crash"), "--", f"{HERE}:posting", "--input", given],
+        [sys.executable, "-m", "libs.cli.main", "crash", *options, "--", f"{HERE}:posting", "--input", given],
         cwd=ROOT,
-        env={**os.environ, **settings, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "TMPDIR": str(tmp_path)},
         capture_output=True,
         text=True,
         timeout=120,
     )
     assert done.returncode == 1, done.stdout + done.stderr
     suite = ElementTree.fromstring(done.stdout)
-    assert [case.get("name") for case in suite] == ["undisturbed", "after_receipt", "after_call", "reached"]
-    assert (suite.get("skipped"), suite.get("failures")) == ("2", "1")
-    assert "no boundary was reached" in done.stdout
+    assert [case.get("name") for case in suite] == ["undisturbed", "before_completion", "after_call"]
+    assert (suite.get("skipped"), suite.get("failures")) == ("1", "1")
+    assert "not green: before_completion: what is observed outside differs: b'1' undisturbed, b'2' here" in done.stderr
+    assert [found.name for found in tmp_path.glob("runway-crash-*/workers.log")], "a red card's logs are kept"
+
+
+async def test_a_plain_test_function_needs_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    tmp_path.chmod(0o755)
+    card = await asyncio.to_thread(crash_test, rolling, {"label": "{run}"}, boundaries=["before_completion"], compare=len)
+    assert (card.green, card.references[0].result) == (True, 8)
+    assert not any(tmp_path.iterdir()), "the installation of a green card is not kept"

@@ -70,12 +70,7 @@ def crash(
                 say(f"not green: {reason}")
         return 0 if card.green else EXIT_REFUSED
 
-    try:
-        run_async(work)
-    except SystemExit as error:  # of a name that is no workflow
-        if isinstance(error.code, str):
-            wrong_usage(error.code)
-        raise
+    run_async(work)
 
 
 def _list(output: CardForm) -> None:

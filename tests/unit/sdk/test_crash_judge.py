@@ -2,14 +2,18 @@
 
 import json
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
 import pytest
+from runway_sdk.testing import CATALOGUE
 from runway_sdk.testing.crash import CrashError, _asked, _filled, name_of
 from runway_sdk.testing.judge import AttemptFacts, EffectFacts, Judgement, RunFacts, Try, alike, judge
 from runway_sdk.testing.scorecard import Row, Scorecard
+from typer.testing import CliRunner
 
+from libs.cli.main import app
 from tests.system.crash_flows import buying
 
 pytestmark = pytest.mark.requirement("ux.dev")
@@ -106,6 +110,22 @@ def test_what_is_asked_is_checked_before_anything_starts() -> None:
     for boundaries, step in ((["nosuch"], ""), (["after_call#0"], ""), (["after_call#x"], ""), (["after_grant"], "order")):
         with pytest.raises(CrashError):
             _asked(boundaries, step)
+
+
+def test_every_boundary_is_listed_and_in_the_handbook() -> None:
+    listed = CliRunner().invoke(app, ["crash", "--list"])
+    page = (Path(__file__).resolve().parents[3] / "deploy/handbook/crash-kit.md").read_text()
+    for name, boundary in CATALOGUE.items():
+        assert f"{name} " in listed.stdout
+        assert boundary.text in listed.stdout
+        assert f"| `{name}` |" in page
+
+
+@pytest.mark.parametrize(
+    "words", [[], ["nosuch"], ["--at", "nosuch", "m:f"], ["m:f", "extra"], ["tests.system.crash_flows:dice"]]
+)
+def test_wrong_usage_starts_nothing(words: list[str]) -> None:
+    assert CliRunner().invoke(app, ["crash", *words]).exit_code == 2
 
 
 def test_inputs_are_labelled_and_workflows_found() -> None:

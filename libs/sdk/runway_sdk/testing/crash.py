@@ -67,7 +67,7 @@ async def crash_matrix(
     `allow_unknown` takes an effect that only a person can settle for green. `timeout_s` bounds each run.
     """
     name = workflow if isinstance(workflow, str) else name_of(workflow)
-    flow = load_workflow(name)
+    flow = _loaded(name)
     if step and step not in flow.steps:
         raise CrashError(f"{flow.name} has no step {step!r}; it has {', '.join(flow.steps)}")
     asked = _asked(boundaries, step)
@@ -89,6 +89,14 @@ async def crash_matrix(
 def crash_test(workflow: Workflow | str, run_input: Any = None, **options: Any) -> Scorecard:
     """`crash_matrix` for a test that is not async: the scorecard where it is green, else an AssertionError that shows it."""
     return asyncio.run(crash_matrix(workflow, run_input, **options)).check()
+
+
+def _loaded(name: str) -> Workflow:
+    """The workflow of that name, as a worker will load it."""
+    try:
+        return load_workflow(name)
+    except SystemExit as refused:
+        raise CrashError(str(refused)) from None
 
 
 def name_of(workflow: Workflow) -> str:
@@ -164,6 +172,8 @@ class _Matrix:
         self._token = secrets.token_hex(3)
         self._number = 0
         self._worker: WorkerProcess | None = None
+        self._kept: set[str] = set()
+        """Workers that were paused and kept their lease all the same."""
         self._first: RunFacts
         self._second: RunFacts
 
@@ -223,6 +233,8 @@ class _Matrix:
         run_id = await self._launch(label)
         await self._watch.settled(run_id)
         facts = await self._watch.facts(run_id, label, asyncio.get_running_loop().time() - began)
+        if not facts.settled:
+            await self._watch.cancel(run_id)
         self._say(f"undisturbed: {facts.outcome or 'not settled'} in {facts.wall_s:.2f} s, {len(facts.effects)} effects")
         return facts
 
@@ -253,6 +265,8 @@ class _Matrix:
             if zombie is not None:
                 await zombie.stop()  # it drains: what it still had to say has been said, and answered
             facts = await self._watch.facts(run_id, label, ended - began)
+            if zombie is not None and zombie.worker_id in self._kept:
+                facts = replace(facts, trouble=(*facts.trouble, "the paused worker's lease was not lost in time"))
         finally:
             self._stack.disarm(boundary)
         step, slot = self._stack.struck_where(boundary) if struck else ("", "")
@@ -281,7 +295,8 @@ class _Matrix:
             self._worker = await self._new_worker()
             return None
         self._worker = await self._new_worker()
-        await self._watch.lost(run_id, worker.worker_id)
+        if not await self._watch.lost(run_id, worker.worker_id):
+            self._kept.add(worker.worker_id)
         worker.resume()
         return worker
 

@@ -56,15 +56,16 @@ class Watch:
         steps = await self._client.steps(run_id)
         return not any(step.state in _MOVING and step.step_key not in owned for step in steps)
 
-    async def lost(self, run_id: str, worker_id: str) -> None:
-        """Until no attempt of the run is this worker's any more, or the time has passed."""
+    async def lost(self, run_id: str, worker_id: str) -> bool:
+        """Waits until no attempt of the run is this worker's any more; False when the time has passed."""
         loop = asyncio.get_running_loop()
         end = loop.time() + self._timeout_s
         while loop.time() < end:
             attempts = await self._patiently(lambda: self._client.attempts(run_id))
             if not any(attempt.worker_id == worker_id and attempt.state in _LIVE for attempt in attempts):
-                return
+                return True
             await asyncio.sleep(0.1)
+        return False
 
     async def cancel(self, run_id: str) -> None:
         """Stops what will not end by itself."""
