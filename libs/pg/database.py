@@ -9,7 +9,7 @@ was seen (a former primary) is refused.
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import asynccontextmanager
 from typing import Any, TypeVar, cast
 
@@ -53,12 +53,18 @@ class Tx:
         self.incarnation = incarnation
 
     async def fetch(self, statement: Statement, *args: Any) -> list[asyncpg.Record]:
-        """Runs one statement."""
+        """Runs one statement, after what was left for later."""
+        if self._later:
+            await self.finish()
+        return await self._run(statement, args)
+
+    async def _run(self, statement: Statement, args: Iterable[Any]) -> list[asyncpg.Record]:
         with translated(self._name, committing=False):
             return await self._connection.fetch(statement.sql, *plain(args))
 
     def later(self, statement: Statement, *args: Any) -> None:
-        """Runs a write whose answer nobody needs, before the commit, together with the others of its kind: one journey for all.
+        """Runs a write whose answer nobody needs before the next statement or the commit, together with the others left until
+        then: one journey for all.
 
         Such writes see one snapshot: none may look for what another of them writes.
         """
@@ -71,10 +77,10 @@ class Tx:
             taken = _companions(waiting)
             waiting = [item for item in waiting if all(item is not other for other in taken)]
             if len(taken) == 1:
-                await self.fetch(taken[0][0], *taken[0][1])
+                await self._run(*taken[0])
                 continue
             whole = together(tuple(statement for statement, _ in taken), tuple(len(args) for _, args in taken))
-            await self.fetch(whole, *(argument for _, args in taken for argument in args))
+            await self._run(whole, (argument for _, args in taken for argument in args))
 
 
 def _companions(waiting: list[tuple[Statement, tuple[Any, ...]]]) -> list[tuple[Statement, tuple[Any, ...]]]:

@@ -110,6 +110,20 @@ async def test_outputs_travel_to_successors_and_the_graph_ends_the_run(bench: Be
     ]
 
 
+@pytest.mark.requirement("dag.ready")
+async def test_a_closing_in_one_delivery_with_its_launch_finds_its_steps(bench: Bench) -> None:
+    run_id = uuid4()
+    version = (await bench.client.versions("diamond"))[0]
+    launched = ev.RunLaunched(
+        run_id=run_id.bytes, tenant="acme", project="default", workflow_digest=bytes.fromhex(version.digest), build="1", epoch=1
+    )
+    closing = ev.Event(run_closing=ev.RunClosing(run_id=run_id.bytes, epoch=2, outcome="cancelled"))
+    verdicts = await bench.tell(ev.Event(run_launched=launched), closing)
+    assert {verdict.verdict for verdict in verdicts} == {inbox_pb2.VERDICT_APPLIED}
+    steps = await bench.client.steps(str(run_id))
+    assert [item.state for item in steps] == [rd.STEP_STATE_CANCELLED] * 4
+
+
 def continuing(event: ev.Event, *successors: str) -> ev.Event:
     event.attempt_finished.continued.extend(successors)
     return event

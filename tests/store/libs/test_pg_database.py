@@ -73,10 +73,11 @@ async def test_what_is_left_for_the_end_is_written_once_and_undone_with_the_rest
         tx.later(INSERT, second, 2)
         tx.later(INSERT, third, 3)
         tx.later(parted, first, 10)
-        assert (await tx.fetch(COUNT))[0]["n"] == 1
+        assert (await tx.fetch(COUNT))[0]["n"] == 3, "whoever reads sees what was left for later"
+        tx.later(parted, first, 100)
     amounts = Statement("amounts", "SELECT item_id, amount FROM item")
     found = {row["item_id"]: row["amount"] for row in await db.fetch(amounts)}
-    assert found == {first: 11, second: 2, third: 3}
+    assert found == {first: 111, second: 2, third: 3}
     with pytest.raises(LookupError):
         async with db.tx() as tx:
             tx.later(INSERT, ids.uuid7(), 4)
