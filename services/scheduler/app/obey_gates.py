@@ -27,13 +27,16 @@ async def obey_gates(ports: Ports, book: Book, runs: Collection[UUID]) -> None:
 
 
 async def look_for_raises(ports: Ports, book: Book) -> None:
-    """Raises that another process committed, or that this one has not acted on."""
+    """Raises that another process committed, or that this one has not acted on.
+
+    What woke us is over whether or not we lead: or the loop would never wait again, and nothing else in the process would run.
+    """
+    book.raised.clear()
     epochs = book.led(range(64))
     if not epochs:
         return
     runs = set(await ports.db.gate_notices(list(epochs), 1000)) | book.obey
     book.obey = set()
-    book.raised.clear()
     try:
         await obey_gates(ports, book, runs)
     except BaseException:
