@@ -56,8 +56,8 @@ simulate: $(READY)  ## one seed of the simulation with its history, SEED=1
 soak: $(READY)  ## seeds of the simulation for SECONDS=600 from SEED=1 on, report in build/soak
 	$(BIN)/python -m tests.simulation --soak $(or $(SECONDS),600) --seed $(or $(SEED),1)
 
-mutants: $(READY)  ## every guard of the simulation's list taken out, until a seed notices; half an hour
-	$(BIN)/python -m tests.simulation --hunt 25 --seed $(or $(SEED),1)
+mutants: $(READY)  ## every guard of the simulation's list taken out, on the day made for it, SEED=1; a minute
+	$(BIN)/python -m tests.simulation --mutants --seed $(or $(SEED),1)
 
 dev: $(READY)  ## an installation in .runway, until Ctrl-C
 	@$(BIN)/runway dev

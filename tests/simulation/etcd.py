@@ -45,6 +45,8 @@ class EtcdServer:
     def __init__(self, network: Network) -> None:
         self.network = network
         self.loop = network.loop
+        self.holders: dict[int, str] = {}
+        """Lease → name of the process that asked for it."""
         self.away = False
         self.cut: set[str] = set()
         """Processes that do not hear etcd."""
@@ -79,6 +81,11 @@ class EtcdServer:
     def expire_all(self) -> None:
         """Every lease ends at once, whatever their holders believe."""
         for lease in list(self._state.leases):
+            self._end_lease(lease)
+
+    def expire_of(self, name: str) -> None:
+        """The leases of one process end."""
+        for lease in [lease for lease in self._state.leases if self.holders.get(lease) == name]:
             self._end_lease(lease)
 
     def _renew_all(self) -> None:
@@ -259,6 +266,8 @@ class EtcdChannel:
     def _arrive(self, method: str, request: Message, answers: asyncio.Queue[Any]) -> None:
         self.server.network.history.note("etcd", f"{self.process} {method.rpartition('/')[2]} {request.ByteSize()}")
         item = self.server.answer(method, copy.deepcopy(request))
+        if isinstance(item, pb.LeaseGrantResponse):
+            self.server.holders[item.id] = self.process.name
         if self.hears():
             self.server.loop.later(self.server.network.delay(self.process), answers.put_nowait, copy.deepcopy(item))
 

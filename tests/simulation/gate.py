@@ -15,6 +15,7 @@ import signal
 from collections import deque
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,7 @@ from libs.pg import Queries, database
 from libs.pg.session import Connection
 from tests.simulation.history import History
 from tests.simulation.loop import Process, Task, VirtualLoop
+from tests.simulation.traps import Traps
 
 ROOT = Path(__file__).resolve().parents[2]
 SQL = Queries.load(Path(__file__).parent / "sql" / "server.sql")
@@ -33,6 +35,8 @@ IDLE_LIMIT_S = 1.0
 _NEVER = 1e9
 _LIMIT = "set_config('statement_timeout'"
 _UNDONE = "undone"
+CHANGED: dict[str, str] = {}
+"""SQL → name, of statements that a mutant changed."""
 
 
 def statement_names() -> dict[str, str]:
@@ -42,7 +46,17 @@ def statement_names() -> dict[str, str]:
     for path in sorted(files):
         if path.name != "schema.sql":
             found |= {statement.sql: statement.name for statement in Queries.load(path)}
-    return found
+    return found | CHANGED
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A statement that is about to be run: by whom, which, after which other on its connection, with what."""
+
+    owner: Process | None
+    name: str
+    before: str
+    args: tuple[Any, ...]
 
 
 class Operation:
@@ -73,13 +87,14 @@ class Operation:
 class SimConnection(Connection):
     """A driver connection whose statements wait for their turn."""
 
-    __slots__ = ("limit_s", "owner", "pid")
+    __slots__ = ("last", "limit_s", "owner", "pid")
 
     def __init__(self, *args: Any, **named: Any) -> None:
         super().__init__(*args, **named)
         self.owner: Process | None = None
         self.pid = 0
         self.limit_s = STATEMENT_LIMIT_S
+        self.last = ""
 
     async def fetch(self, query: str, *args: Any, **_: Any) -> Any:  # type: ignore[override]
         """See asyncpg."""
@@ -88,7 +103,7 @@ class SimConnection(Connection):
         if _LIMIT in query:
             self.limit_s = int(args[0]) / 1000
             args = ("0",)
-        return await gate().statement(self, query, lambda: super(SimConnection, self).fetch(query, *args, timeout=_NEVER))
+        return await gate().statement(self, query, lambda: super(SimConnection, self).fetch(query, *args, timeout=_NEVER), args)
 
     async def execute(self, query: str, *args: Any, **_: Any) -> str:  # type: ignore[override]
         """See asyncpg: begin, commit, roll back."""
@@ -133,6 +148,8 @@ class Gate:
         self.slow = 0.0
         self.refusing: set[str] = set()
         """Databases (by pool name) that take no connections now."""
+        self.traps: Traps[Asked] = Traps(loop, history)
+        """Statements that a directed day waits for."""
         self.waits = 0
         self.deadlocks = 0
         self.cut = 0
@@ -153,7 +170,9 @@ class Gate:
         task = asyncio.current_task()
         return not isinstance(task, Task) or task.owner is None
 
-    async def statement(self, connection: SimConnection, query: str, work: Callable[[], Awaitable[Any]]) -> Any:
+    async def statement(
+        self, connection: SimConnection, query: str, work: Callable[[], Awaitable[Any]], args: tuple[Any, ...] = ()
+    ) -> Any:
         """One statement of a process, in its turn, with the faults of the seed."""
         label = self._names.get(query) or query.split(";")[0].split("(")[0][:40]
         decides = label == "COMMIT" or (not connection.is_in_transaction() and not query.startswith("BEGIN"))
@@ -163,6 +182,8 @@ class Gate:
         await asyncio.sleep(self._delay())
         if fate == "before":
             return self._lose(connection, label, "before")
+        before, connection.last = connection.last, label
+        await self.traps.pass_by(Asked(connection.owner, label, before, args))
         answer = await self._turn(f"{connection.owner} {label}", connection, work)
         if fate == "after":
             return self._lose(connection, label, "after")

@@ -1,10 +1,12 @@
 """Guards taken out, one at a time: a simulation that does not notice is worth nothing.
 
-Each mutant changes what a process has loaded, never a file. Can go wrong: a mutant that no longer changes anything, because the
-code moved. Every change is asserted.
+Each mutant changes what a process has loaded, never a file, and names the directed day (`days.py`) that finds it and what is then said
+to be broken. Can go wrong: a mutant that no longer changes anything, because the code moved; every change is asserted. One that is
+noticed for another reason than its guard; the reason is compared.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -18,7 +20,7 @@ from services.launch.app import record_receipts
 from services.launch.clients import points
 from services.launch.domain.closing import Receipt
 from services.scheduler.store import shards, transaction
-from tests.simulation import seeded
+from tests.simulation import gate, seeded
 from tests.simulation.loop import RUNNING
 
 
@@ -28,6 +30,10 @@ class Mutant:
 
     what: str
     apply: Callable[[], None]
+    day: str
+    """The directed day that finds it."""
+    reason: str
+    """What is then said to be broken."""
 
 
 def _queries(module: Any, name: str) -> Queries:
@@ -43,7 +49,9 @@ def _swap(module: Any, name: str, old: str, new: str) -> Callable[[], None]:
         queries = _queries(module, name)
         before = getattr(queries, name).sql
         assert old in before, f"{name} reads differently now"
-        queries._statements[name] = Statement(name, before.replace(old, new))
+        changed = Statement(name, before.replace(old, new))
+        queries._statements[name] = changed
+        gate.CHANGED[changed.sql] = name
 
     return apply
 
@@ -105,8 +113,36 @@ def _any_checkpoint_follows() -> None:
             module.decide = decide
 
 
+def _both(*applied: Callable[[], None]) -> Callable[[], None]:
+    def apply() -> None:
+        for one in applied:
+            one()
+
+    return apply
+
+
+def _nobody_is_deposed() -> None:
+    original = transaction.SchedulerDatabase.commit
+
+    @asynccontextmanager
+    async def commit(self: Any, *args: Any, **named: Any) -> AsyncIterator[Any]:
+        async with original(self, *args, **named) as tx:
+            tx.deposed = frozenset()
+            yield tx
+
+    transaction.SchedulerDatabase.commit = commit  # type: ignore[method-assign]
+
+
+_LEASE = "WHEN i.step_equal AND (f.authority_epoch, f.lease_epoch, f.attempt_id) > (i.authority_epoch, i.lease_epoch, i.attempt_id) THEN 'fenced'"
+_any_attempt_checkpoints = _swap(fences, "judge", _LEASE, "")
+
 MUTANTS: dict[str, Mutant] = {
-    "gate_lock": Mutant("admission does not lock the gate", _no_gate_lock),
+    "gate_lock": Mutant(
+        "admission does not lock the gate",
+        _no_gate_lock,
+        "cancel_before_the_commit",
+        "effects after its cancel was enforced",
+    ),
     "lease_compare": Mutant(
         "admission does not compare the lease with the step's fence",
         _swap(
@@ -115,6 +151,8 @@ MUTANTS: dict[str, Mutant] = {
             "WHEN (f.authority_epoch, f.lease_epoch, f.attempt_id) > (i.authority_epoch, i.lease_epoch, i.attempt_id) THEN 'fenced'",
             "",
         ),
+        "zombie_calls",
+        "effect_dispatch of a fenced attempt",
     ),
     "completion_compare": Mutant(
         "a success is not compared with the lease that holds the step",
@@ -124,22 +162,66 @@ MUTANTS: dict[str, Mutant] = {
             "AND t.state = 2 AND (t.authority_epoch, t.lease_epoch, t.attempt_id) = (a.authority_epoch, a.lease_epoch, a.attempt_id)",
             "AND t.state = 2",
         ),
+        "zombie_completes",
+        "an end of another attempt than the one that held the step",
     ),
     "raise_before_regrant": Mutant(
         "an attempt's end does not wait for the points",
-        _swap(transaction, "end_leases", "raise_need = t.points", "raise_need = 0"),
+        _both(
+            _swap(
+                transaction, "end_leases", "CASE WHEN t.points = 0 THEN 4 ELSE 3 END, open = t.points <> 0", "4, open = false"
+            ),
+            _swap(transaction, "end_leases", "raise_need = t.points", "raise_need = 0"),
+        ),
+        "deaf_gateways",
+        "a grant before the raise",
     ),
-    "settle_window": Mutant("nothing found is taken for absent at once", _settles_at_once),
-    "quiesced": Mutant("a run is terminal once it is enforced", _terminal_before_quiesced),
-    "enforced_from_memory": Mutant("a cancel is called enforced before the points committed it", _enforced_from_memory),
-    "unknown_repeated": Mutant("an effect whose outcome is unknown is made again", _unknown_is_repeated),
-    "attempt_in_slot": Mutant("the slot is named after the attempt", _attempt_in_the_slot),
-    "paused_is_dead": Mutant("a stopped gateway is taken for dead", _paused_is_dead),
+    "settle_window": Mutant(
+        "nothing found is taken for absent at once", _settles_at_once, "late_request", "the provider applied"
+    ),
+    "quiesced": Mutant(
+        "a run is terminal once it is enforced",
+        _terminal_before_quiesced,
+        "cancel_under_way",
+        "terminal with unresolved effects",
+    ),
+    "enforced_from_memory": Mutant(
+        "a cancel is called enforced before the points committed it",
+        _enforced_from_memory,
+        "points_out_of_reach",
+        "effects after its cancel was enforced",
+    ),
+    "unknown_repeated": Mutant(
+        "an effect whose outcome is unknown is made again", _unknown_is_repeated, "stubborn_attempt", "the provider applied"
+    ),
+    "attempt_in_slot": Mutant(
+        "the slot is named after the attempt", _attempt_in_the_slot, "dies_after_its_effect", "the provider applied"
+    ),
+    "paused_is_dead": Mutant("a stopped gateway is taken for dead", _paused_is_dead, "paused_gateway", "the provider applied"),
     "shard_compare": Mutant(
         "a leader is confirmed under any epoch",
         _swap(shards, "confirm", "AND s.authority_epoch < (s.generation << 40) + a.revision", ""),
+        "late_confirmation",
+        "two authorities under one epoch",
     ),
-    "checkpoint_compare": Mutant("a checkpoint follows whatever head there is", _any_checkpoint_follows),
+    "deposed_commit": Mutant(
+        "a commit does not compare its epoch with the shard's row",
+        _nobody_is_deposed,
+        "deposed_leader_commits",
+        "a ticket moved under an epoch that does not lead",
+    ),
+    "checkpoint_lease": Mutant(
+        "a checkpoint's lease is not compared with the step's fence",
+        _any_attempt_checkpoints,
+        "zombie_checkpoints_early",
+        "checkpoint of a fenced attempt",
+    ),
+    "checkpoint_compare": Mutant(
+        "a checkpoint follows whatever head there is; the comparison of leases, which comes first, is out too",
+        _both(_any_attempt_checkpoints, _any_checkpoint_follows),
+        "zombie_checkpoints_late",
+        "checkpoints_are_one_line",
+    ),
 }
 
 

@@ -15,6 +15,7 @@ import httpx2
 
 from tests.simulation.history import History
 from tests.simulation.loop import Process, VirtualLoop
+from tests.simulation.traps import Traps
 
 SETTLE_S = 8.0
 """The longest that a request may still arrive after it was sent: what the targets' settle windows say."""
@@ -44,6 +45,23 @@ class Moods:
     error_after: float = 0.0
 
 
+@dataclass(frozen=True, slots=True)
+class Fate:
+    """What happens to one request of a directed day: when it arrives, and whether it is answered."""
+
+    arrives_s: float = 0.01
+    answered: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Sending:
+    """A request that is about to leave."""
+
+    process: Process | None
+    method: str
+    path: str
+
+
 @dataclass
 class Provider:
     """See the module."""
@@ -56,6 +74,12 @@ class Provider:
     keys: dict[str, Applied] = field(default_factory=dict)
     arrivals: int = 0
     unanswered: int = 0
+    fates: list[Fate] = field(default_factory=list)
+    """Of the next effects, one each."""
+    traps: Traps[Sending] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.traps = Traps(self.loop, self.history)
 
     def arrive(self, request: httpx2.Request, sender: str) -> httpx2.Response:
         """What a request does, and its answer."""
@@ -99,6 +123,9 @@ class Transport(httpx2.AsyncBaseTransport):
             raise httpx2.ConnectError("connection refused", request=request)
         answers: asyncio.Queue[httpx2.Response | None] = asyncio.Queue()
         await asyncio.sleep(chance.uniform(0.001, 0.02))
+        await provider.traps.pass_by(Sending(self._process, request.method, request.url.path))
+        if provider.fates and request.method == "POST":
+            return await self._fated(provider.fates.pop(0), request, answers)
         if chance.random() >= moods.request_lost:
             late = chance.uniform(0.1, SETTLE_S * 0.9) if chance.random() < moods.late else chance.uniform(0.001, 0.05)
             provider.loop.later(late, self._arrive, request, answers)
@@ -116,6 +143,17 @@ class Transport(httpx2.AsyncBaseTransport):
         if answer is None:
             raise httpx2.RemoteProtocolError("server disconnected without sending a response", request=request)
         return answer
+
+    async def _fated(
+        self, fate: Fate, request: httpx2.Request, answers: "asyncio.Queue[httpx2.Response | None]"
+    ) -> httpx2.Response:
+        self._provider.loop.later(fate.arrives_s, self._arrive, request, answers)
+        if fate.answered:
+            answer = await answers.get()
+            if answer is not None:
+                return answer
+        await asyncio.sleep(0.1)
+        raise httpx2.ReadError("connection reset", request=request)
 
     def _arrive(self, request: httpx2.Request, answers: "asyncio.Queue[httpx2.Response | None]") -> None:
         provider = self._provider

@@ -11,6 +11,7 @@ import time
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from tests.simulation.days import DAY_WORKFLOWS, DAYS, Hand
 from tests.simulation.director import Director
 from tests.simulation.gate import ROOT
 from tests.simulation.history import History
@@ -53,8 +54,8 @@ class Size:
     runs: int = RUNS
 
 
-def simulate(seed: int, admin_url: str, urls: dict[str, str], size: Size, echo: bool = False) -> Verdict:
-    """Runs a seed on a fresh database. For a process of its own: what it replaces stays replaced."""
+def simulate(seed: int, admin_url: str, urls: dict[str, str], size: Size, day: str = "", echo: bool = False) -> Verdict:
+    """Runs a seed, or a directed day of it, on a fresh database. For a process of its own: what it replaces stays replaced."""
     began = time.perf_counter()
     gc.disable()  # what a collection closes, and when, would be nobody's decision
     loop = VirtualLoop()
@@ -66,7 +67,8 @@ def simulate(seed: int, admin_url: str, urls: dict[str, str], size: Size, echo: 
     verdict = Verdict(seed)
     world = World(loop, seed, urls, history)
     try:
-        loop.run_until_complete(_days(world, seed, admin_url, size, verdict))
+        work = _directed(world, day, admin_url, verdict) if day else _days(world, seed, admin_url, size, verdict)
+        loop.run_until_complete(work)
     except Exception as error:
         verdict.violations.append(f"the simulation itself failed: {error!r}")
         if echo:
@@ -112,6 +114,31 @@ async def _days(world: World, seed: int, admin_url: str, size: Size, verdict: Ve
         await asyncio.wait([tormenting], timeout=LOOK_EVERY_S)
         verdict.violations += await invariants.look()
     tormenting.cancel()
+    await _end(world, invariants, verdict)
+    verdict.counts |= {f"fault {kind}": count for kind, count in director.counts.items()}
+
+
+async def _directed(world: World, day: str, admin_url: str, verdict: Verdict) -> None:
+    """A directed day: no fault but the day's own."""
+    await world.gate.open(admin_url, AUDITOR.read_text())
+    invariants = Invariants(world)
+    world.workflows = DAY_WORKFLOWS
+    await world.inhabit()
+    world.callers.on_enforced = invariants.enforced
+    world.loop.spawn(world.outside, world.callers.decide_cases())
+    world.history.note("day", day)
+    happening = world.loop.spawn(None, DAYS[day](Hand(world)))
+    while not happening.done() and not verdict.violations:
+        await asyncio.wait([happening], timeout=LOOK_EVERY_S)
+        verdict.violations += await invariants.look()
+    if happening.done() and happening.exception() is not None:
+        verdict.violations.append(f"the day did not happen: {happening.exception()!r}")
+    happening.cancel()
+    await _end(world, invariants, verdict)
+
+
+async def _end(world: World, invariants: Invariants, verdict: Verdict) -> None:
+    """Faults stop, and everything comes to its end."""
     world.heal()
     end_s = world.loop.time() + PATIENCE_S
     while not verdict.violations and world.loop.time() < end_s and not await invariants.quiet():
@@ -121,5 +148,4 @@ async def _days(world: World, seed: int, admin_url: str, size: Size, verdict: Ve
         await asyncio.sleep(2.0)
         verdict.violations += await invariants.look_at_the_end()
     verdict.outcomes = await invariants.work()
-    verdict.counts |= {f"fault {kind}": count for kind, count in director.counts.items()}
     verdict.counts["processes killed"] = sum(member.deaths for member in world.members.values())

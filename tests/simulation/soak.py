@@ -66,6 +66,30 @@ def _keep(verdict: Verdict, folder: Path) -> None:
     (folder / f"seed-{verdict.seed}.txt").write_text("\n".join([*verdict.violations, "", *verdict.tail, ""]))
 
 
+def judge_mutants(stage: Stage, seed: int, names: Sequence[str]) -> int:
+    """Each mutant on the day that is made for it, and each of these days with every guard in place; 1 where one says the wrong thing."""
+    wrong = 0
+    for day in dict.fromkeys(MUTANTS[name].day for name in names):
+        verdict = stage.run(seed, Size(), day=day)
+        wrong += bool(verdict.violations)
+        print(
+            f"{day}: {verdict.violations[0] if verdict.violations else 'green with its guards'} ({verdict.cpu_s:.1f} s)",
+            flush=True,
+        )
+    for name in names:
+        mutant = MUTANTS[name]
+        verdict = stage.run(seed, Size(), mutant=name, day=mutant.day)
+        found = next((one for one in verdict.violations if mutant.reason in one), "")
+        wrong += not found
+        print(f"{name} ({mutant.what}), {mutant.day}: {'red' if found else 'NOT NOTICED'} ({verdict.cpu_s:.1f} s)")
+        print(
+            f"    {found or verdict.violations}\n    python -m tests.simulation --seed {seed} --day {mutant.day} --mutant {name}",
+            flush=True,
+        )
+    print(f"{len(names)} mutants, {wrong} wrong answers")
+    return 1 if wrong else 0
+
+
 def hunt(stage: Stage, size: Size, first: int, most: int, names: Sequence[str]) -> int:
     """For each mutant the first seed that notices it; 1 where one was never noticed."""
     missed = 0

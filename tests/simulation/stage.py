@@ -48,14 +48,23 @@ class Stage:
         self._folder = folder
         self._databases = TemplatedDatabases(admin_url, folder)
 
-    def run(self, seed: int, size: Size, *, mutant: str = "", echo: bool = False, limit_s: float = SEED_LIMIT_S) -> Verdict:
-        """One seed in a child process."""
+    def run(
+        self,
+        seed: int,
+        size: Size,
+        *,
+        mutant: str = "",
+        day: str = "",
+        echo: bool = False,
+        limit_s: float = SEED_LIMIT_S,
+    ) -> Verdict:
+        """One seed, or a directed day of it, in a child process."""
         name, _ = asyncio.run(self._databases.create(PACKAGES))
         answer = self._folder / f"verdict-{name}.json"
         try:
             child = os.fork()
             if child == 0:
-                self._child(seed, name, answer, size, mutant, echo)
+                self._child(seed, name, answer, size, mutant, day, echo)
             status = _wait(child, limit_s)
             if status != 0 or not answer.exists():
                 return Verdict(seed, [f"the simulation ended with status {status}"])
@@ -75,13 +84,13 @@ class Stage:
             await connection.close()
         await self._databases.drop([database])
 
-    def _child(self, seed: int, database: str, answer: Path, size: Size, mutant: str, echo: bool) -> None:
+    def _child(self, seed: int, database: str, answer: Path, size: Size, mutant: str, day: str, echo: bool) -> None:
         status = 1
         try:
             configure_logs(level="INFO" if os.environ.get("SIMULATION_LOGS") else "CRITICAL", form="console")
             url = with_database(self._admin_url, database)
             mutants.apply(mutant)
-            verdict = simulate(seed, url, service_urls(url, list(SERVICES)), size, echo)
+            verdict = simulate(seed, url, service_urls(url, list(SERVICES)), size, day, echo)
             answer.write_text(json.dumps(verdict.plain()))
             status = 0
         except BaseException:

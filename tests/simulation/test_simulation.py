@@ -1,4 +1,4 @@
-"""A few seeds of the simulation, one of them twice, and guards whose absence a seed must notice.
+"""A few seeds of the simulation, one of them twice, and directed days with and without the guard that each aims at.
 
 All in one child process with hashes of its own. `make soak` runs as many seeds as you like, `make mutants` every mutant.
 """
@@ -13,10 +13,15 @@ from typing import Any
 
 import pytest
 
+from tests.simulation.days import DAYS
+from tests.simulation.mutants import MUTANTS
+
 ROOT = Path(__file__).resolve().parents[2]
 SEEDS = (7, 5, 8)
-MUTANTS = {"3:quiesced": "terminal with unresolved effects", "7:quiesced": "terminal with unresolved effects"}
-"""Seed and guard taken out → what must be noticed."""
+FEW = ("gate_lock", "raise_before_regrant", "settle_window", "deposed_commit")
+"""Guards taken out here; the others are for `make mutants`."""
+JOBS = {name: (f"1:{name}@{MUTANTS[name].day}", f"1@{MUTANTS[name].day}") for name in FEW}
+"""Guard → its day without it, and with it."""
 SIZE = ("--torment", "10", "--runs", "6")
 LIMIT_S = 400
 pytestmark = pytest.mark.xdist_group("simulation")
@@ -25,7 +30,7 @@ pytestmark = pytest.mark.xdist_group("simulation")
 @pytest.fixture(scope="module")
 def verdicts() -> Mapping[str, Any]:
     """Verdicts by job; the second run of a seed is `again`."""
-    jobs = [*MUTANTS, *(str(seed) for seed in SEEDS), str(SEEDS[0])]
+    jobs = [*(job for pair in JOBS.values() for job in pair), *(str(seed) for seed in SEEDS), str(SEEDS[0])]
     command = [sys.executable, "-m", "tests.simulation", *SIZE, "--jobs", *jobs]
     environment = {**os.environ, "PYTHONHASHSEED": "0", "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     done = subprocess.run(
@@ -72,6 +77,15 @@ def _first_difference(first: Mapping[str, Any], again: Mapping[str, Any]) -> str
     return next((f"{one!r} and then {other!r}" for one, other in pairs if one != other), "before the last lines")
 
 
-@pytest.mark.parametrize("job", MUTANTS)
-def test_a_guard_that_is_missing_is_noticed(verdicts: Mapping[str, Any], job: str) -> None:
-    assert any(MUTANTS[job] in problem for problem in verdicts[job]["violations"]), verdicts[job]["violations"]
+@pytest.mark.requirement("attempt.fenced")
+@pytest.mark.parametrize("name", FEW)
+def test_a_guard_that_is_missing_is_noticed_on_its_day(verdicts: Mapping[str, Any], name: str) -> None:
+    without, with_it = (verdicts[job] for job in JOBS[name])
+    assert any(MUTANTS[name].reason in problem for problem in without["violations"]), without["violations"]
+    assert not with_it["violations"], with_it["violations"]
+    assert sum(with_it["outcomes"].values()) == 1
+
+
+def test_every_mutant_has_a_day_and_a_reason_and_every_day_a_mutant() -> None:
+    assert {mutant.day for mutant in MUTANTS.values()} == set(DAYS)
+    assert all(mutant.what and mutant.reason for mutant in MUTANTS.values())

@@ -18,6 +18,7 @@ import grpc
 
 from tests.simulation.history import History
 from tests.simulation.loop import DEAD, Process, VirtualLoop
+from tests.simulation.traps import Traps
 
 Metadata = tuple[tuple[str, str | bytes], ...]
 _END = object()
@@ -98,6 +99,10 @@ class Network:
         self.calm: set[str] = {"world"}
         """Processes whose messages have good weather."""
         self.live: dict[int, Call] = {}
+        self.avoided: set[str] = set()
+        """Replicas that get no new calls while there are others: a balancer took them out."""
+        self.traps: Traps[Call] = Traps(loop, history)
+        """Requests that a directed day waits for."""
         self.faults: list[str] = []
         """Calls that ended in a way that no service means."""
 
@@ -142,6 +147,7 @@ class Network:
         """The server behind an address; of several replicas the seed takes one that lives."""
         found = [self.servers[one] for one in address.split(",") if one in self.servers]
         alive = [one for one in found if one.open and one.process.state != DEAD]
+        alive = [one for one in alive if one.process.name not in self.avoided] or alive
         return self.chance.choice(alive) if alive else None
 
 
@@ -281,6 +287,10 @@ class Call:
             self.answers.put_nowait(item)
 
     def _arrive(self, server: Server, number: int) -> None:
+        trap = self.network.traps.find(self)
+        if trap is not None:
+            trap.catch(self, lambda: self._arrive(server, number))
+            return
         if server.process.state == DEAD or not server.open:
             if number == 0:
                 self._answer_in(0.001, Answer(code=grpc.StatusCode.UNAVAILABLE, details="connection reset"))

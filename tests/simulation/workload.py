@@ -6,6 +6,7 @@ told is kept: an answer that is later taken back is a fault.
 
 import asyncio
 import random
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any
@@ -17,6 +18,7 @@ from runway_sdk import Context, Retry, StepFailed, step, workflow
 from runway_sdk.client import DECIDED, TERMINAL, Client
 from runway_sdk.connection import Target
 from runway_sdk.errors import RunwayError
+from runway_sdk.workflow import Workflow
 
 from tests.simulation.history import History
 from tests.simulation.loop import VirtualLoop
@@ -117,7 +119,9 @@ WORKFLOWS = (chain, fan)
 
 def expected(name: str, plan: Plan) -> int:
     """What a run that succeeds must answer."""
-    return 1 + len(plan.calls) + plan.boundaries if name == "chain" else 3 + 2 * len(plan.calls)
+    if name == "chain":
+        return 1 + len(plan.calls) + plan.boundaries
+    return 3 + 2 * len(plan.calls) if name == "fan" else len(plan.calls)
 
 
 @dataclass
@@ -151,10 +155,10 @@ class Callers:
     resolved: int = 0
     repeated: int = 0
 
-    async def publish(self) -> None:
+    async def publish(self, workflows: Sequence[Workflow]) -> None:
         """Publishes the workflows."""
         async with Client(self.target) as client:
-            for one in WORKFLOWS:
+            for one in workflows:
                 await self._patiently(lambda one=one: client.publish(one))  # type: ignore[misc]
 
     async def life(self, number: int, over_s: float, targets: list[str]) -> None:
@@ -185,6 +189,18 @@ class Callers:
                 await asyncio.sleep(longest_s * chance.random())
                 await self._cancel(client, run)
             await self._follow(client, run)
+
+    async def plain_life(self, run: Launched) -> None:
+        """One run that nobody changes their mind about; see `cancel`."""
+        self.runs.append(run)
+        async with Client(self.target) as client:
+            await self._launch(client, run, again=False)
+            await self._follow(client, run)
+
+    async def cancel(self, run: Launched) -> None:
+        """Cancels a run."""
+        async with Client(self.target) as client:
+            await self._cancel(client, run)
 
     async def _launch(self, client: Client, run: Launched, *, again: bool) -> None:
         """Launches, perhaps twice at once: it is one run."""

@@ -15,6 +15,7 @@ from pydantic import SecretStr
 from runway.launch.v1 import admin_service_pb2, admin_service_pb2_grpc
 from runway_sdk.connection import Target
 from runway_sdk.worker import Worker
+from runway_sdk.workflow import Workflow
 
 from libs.rpc.channels import open_channel
 from libs.runtime.host import Host
@@ -97,6 +98,7 @@ class World:
     leases: dict[tuple[str, str, int], tuple[bytes, str]] = field(default_factory=dict)
     violations: list[str] = field(default_factory=list)
     api_key: str = ""
+    workflows: tuple[Workflow, ...] = WORKFLOWS
 
     def __post_init__(self) -> None:
         self.provider = Provider(self.loop, self._chance("provider"), self.history)
@@ -175,7 +177,7 @@ class World:
     async def _worker(self, member: Member) -> None:
         slots = 4
         member.worker = Worker(
-            WORKFLOWS,
+            self.workflows,
             target=self.target(),
             slots=slots,
             worker_id=repr(member.process),
@@ -248,7 +250,7 @@ class World:
         self.callers = Callers(self.loop, self._chance("callers"), self.history, self.provider, self.target())
         await self._in(outside, self._make_key)
         self.callers.target = self.target()
-        await self._in(outside, self.callers.publish)
+        await self._in(outside, lambda: self.callers.publish(self.workflows))
         for member in self.members.values():
             if not member.service:
                 self.start(member)
@@ -276,6 +278,10 @@ class World:
         self.history.note("heal", "")
         self.network.weather = wire.Weather()
         self.network.cut.clear()
+        self.network.avoided.clear()
+        for traps in (self.network.traps, self.gate.traps, self.provider.traps):
+            traps.clear()
+        self.provider.fates.clear()
         self.etcd.cut.clear()
         self.etcd.regain_quorum()
         self.gate.lost_commits = self.gate.slow = 0.0

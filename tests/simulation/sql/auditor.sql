@@ -113,4 +113,15 @@ END $$;
 CREATE CONSTRAINT TRIGGER authority AFTER UPDATE ON scheduler.shard DEFERRABLE INITIALLY DEFERRED
     FOR EACH ROW EXECUTE FUNCTION audit.authority();
 
+-- A ticket's fence moves only under the epoch that leads its shard at the commit.
+CREATE FUNCTION audit.led() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER AS $$
+BEGIN
+    IF NEW.authority_epoch <> (SELECT s.authority_epoch FROM scheduler.shard AS s WHERE s.shard_id = NEW.shard_id) THEN
+        PERFORM audit.says('a ticket moved under an epoch that does not lead', NEW.run_id, NEW.step_key || ' epoch ' || NEW.authority_epoch);
+    END IF;
+    RETURN NULL;
+END $$;
+CREATE CONSTRAINT TRIGGER led AFTER UPDATE ON scheduler.ticket DEFERRABLE INITIALLY DEFERRED
+    FOR EACH ROW WHEN (NEW.lease_epoch > OLD.lease_epoch) EXECUTE FUNCTION audit.led();
+
 GRANT USAGE ON SCHEMA audit TO PUBLIC;
