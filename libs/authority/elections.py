@@ -177,6 +177,7 @@ class ShardElections:
             version = self.board.version
             if self.board.synced and self._member_id in self.board.members:
                 await self._drop_taken()
+                await self._delete(self._left())
                 await self._give_back_others()
                 await self._take(session)
             await self.board.newer(version, min(self._orphan_ms, self._ttl_ms) / 4_000)
@@ -186,6 +187,11 @@ class ShardElections:
         leaders, seen = self.board.leaders, self.board.revision
         gone = [s for s, epoch in self._held.items() if seen >= epoch and (s not in leaders or leaders[s].epoch != epoch)]
         await self._stop_leading(gone, "its key was taken or deleted")
+
+    def _left(self) -> dict[int, int]:
+        """Keys of ours for shards that we do not lead: giving them back failed, and our living lease would keep them from all."""
+        leaders = self.board.leaders
+        return {s: found.epoch for s, found in leaders.items() if found.member_id == self._member_id and s not in self._held}
 
     async def _give_back_others(self) -> None:
         """Shards of live other members, unless taken for want of them a moment ago."""
@@ -265,5 +271,5 @@ class ShardElections:
         key = self.board.shard_key(shard)
         mine = pb.Compare(key=key, target=pb.Compare.COMPARE_TARGET_CREATE, create_revision=epoch)
         drop = pb.RequestOp(request_delete_range=pb.DeleteRangeRequest(key=key))
-        with contextlib.suppress(EtcdUnavailable):  # the lease ends the key where this did not
+        with contextlib.suppress(EtcdUnavailable):  # the next round finds the key on the board
             await self._client.txn([mine], [drop], again=True)

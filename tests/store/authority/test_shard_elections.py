@@ -4,10 +4,11 @@ import asyncio
 from collections.abc import AsyncIterator, Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from libs.authority import Board, EtcdClient, Leader, Session, ShardElections, preferred
+from libs.authority import Board, EtcdClient, EtcdUnavailable, Leader, Session, ShardElections, preferred
 from libs.embedded import EmbeddedEtcd
 from libs.testkit.proxy import FaultProxy
 from libs.testkit.waiting import wait_until
@@ -203,6 +204,26 @@ async def test_an_epoch_that_the_database_does_not_confirm_is_not_led(field_: Fi
     one.clock.pushed_ms += 1_500
     await wait_until(lambda: one.shards == ALL, 8.0)
     assert [shard for shard, _ in one.won].count(7) >= 2
+
+
+@pytest.mark.requirement("sched.authority")
+async def test_a_key_whose_giving_back_failed_is_given_back_later(field_: Field, monkeypatch: pytest.MonkeyPatch) -> None:
+    one = field_.join("one")
+    one.refuse = set(ALL)
+    txn, failed = one.client.txn, 0
+
+    async def fails(compare: Any, success: Any, failure: Any = (), **named: Any) -> Any:
+        nonlocal failed
+        if not failure and failed < len(ALL):  # a key is given back
+            failed += 1
+            raise EtcdUnavailable("no answer")
+        return await txn(compare, success, failure, **named)
+
+    monkeypatch.setattr(one.client, "txn", fails)
+    await wait_until(lambda: failed == len(ALL), what="every giving back failed", timeout_s=20)
+    one.refuse = set()
+    await wait_until(lambda: one.shards == ALL, what="all shards are led after all", timeout_s=20)
+    assert not one.lost
 
 
 async def test_a_shard_that_its_member_does_not_take_is_taken_by_another(field_: Field) -> None:
