@@ -286,9 +286,9 @@ class JoinModel(Model[Joins]):
         for key in view.graph.successors[str(fact[1])]:
             step = view.steps[key]
             if self.without("any-joins-again") and view.graph.nodes[key].join is Join.ANY and step.state in domain.TICKETED:
-                view.put(domain.ready_again(step))
+                view.ready(step)
             if self.without("all-is-any") and step.state is StepState.PENDING:
-                view.put(domain.ready_again(step))
+                view.ready(step)
 
     # ------------------------------------------------------------------------------------------------ rules
 
