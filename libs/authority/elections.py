@@ -189,7 +189,7 @@ class ShardElections:
         await self._stop_leading(gone, "its key was taken or deleted")
 
     def _left(self) -> dict[int, int]:
-        """Keys of ours for shards that we do not lead: giving them back failed, and our living lease would keep them from all."""
+        """Keys of ours for shards that we do not lead: giving them back failed, and our lease keeps them."""
         leaders = self.board.leaders
         return {s: found.epoch for s, found in leaders.items() if found.member_id == self._member_id and s not in self._held}
 
