@@ -4,6 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from tests.models.continued import ContinuedModel
 from tests.models.effect import EffectModel
 from tests.models.explorer import Model, Result, explore
 from tests.models.failover import FailoverModel
@@ -13,7 +14,16 @@ from tests.models.join import JoinModel
 from tests.models.launch import LaunchModel
 from tests.models.leader import LeaderModel
 
-_ALL: Sequence[type[Model[Any]]] = (FenceModel, GrantModel, LaunchModel, JoinModel, EffectModel, LeaderModel, FailoverModel)
+_ALL: Sequence[type[Model[Any]]] = (
+    FenceModel,
+    GrantModel,
+    LaunchModel,
+    JoinModel,
+    ContinuedModel,
+    EffectModel,
+    LeaderModel,
+    FailoverModel,
+)
 MODELS: Mapping[str, type[Model[Any]]] = {model.name: model for model in _ALL}
 
 
