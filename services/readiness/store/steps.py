@@ -97,9 +97,7 @@ class ReadinessTx:
         )
 
     async def lock_runs(self, run_ids: Sequence[UUID]) -> dict[UUID, RunFacts]:
-        """Runs that are known, locked in order. What this transaction left for its end is written first: a delivery may tell a
-        launch and its closing."""
-        await self._tx.finish()
+        """Runs that are known, locked in order."""
         return {row["run_id"]: _run(row) for row in await self._tx.fetch(_Q.lock_runs, list(run_ids))}
 
     async def load_steps(self, run_ids: Sequence[UUID]) -> dict[UUID, dict[str, Step]]:

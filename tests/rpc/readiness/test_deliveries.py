@@ -193,18 +193,6 @@ async def test_a_closing_that_overtakes_its_launch_wins(bench: Bench) -> None:
     assert not bench.scheduler.facts("step_ready")
 
 
-@pytest.mark.requirement("dag.ready")
-async def test_a_launch_and_its_closing_in_one_delivery(bench: Bench) -> None:
-    run_id = uuid4()
-    version = (await bench.client.versions("diamond"))[0]
-    closing = ev.Event(run_closing=ev.RunClosing(run_id=run_id.bytes, epoch=2, outcome="cancelled"))
-    launched = ev.RunLaunched(
-        run_id=run_id.bytes, tenant="acme", project="default", workflow_digest=bytes.fromhex(version.digest), build="1", epoch=1
-    )
-    await bench.tell(ev.Event(run_launched=launched), closing)
-    assert {item.state for item in await bench.client.steps(str(run_id))} == {rd.STEP_STATE_CANCELLED}
-
-
 BIRTH = """
 SELECT pg_advisory_xact_lock_shared(hashtextextended('readiness.births', 0));
 INSERT INTO run (run_id, tenant, project, digest, build, run_class, priority, deadline_ms, epoch, input, traceparent)
