@@ -39,8 +39,8 @@ demo: $(READY)  ## a crash survived, on a sample repository; REPO=path for your 
 test: $(READY) $(GEN)  ## every test, on real PostgreSQL and etcd; TESTS=path for some of them
 	$(BIN)/python -m pytest -n 2 --dist loadgroup $(TESTS)
 
-chaos: $(READY)  ## every drill on real processes (40 min and more), reports in build/chaos; DRILLS=kill-launch,… for some
-	@$(BIN)/runway drill $(or $(DRILLS),all)
+chaos: $(READY)  ## every drill on real processes, reports in build/chaos; DRILLS=kill-launch,… PAUSE=15 JOBS=2 for some, shorter, two at a time
+	@$(BIN)/runway drill $(or $(DRILLS),all) $(if $(PAUSE),--pause-s $(PAUSE)) $(if $(JOBS),--jobs $(JOBS))
 
 models: $(READY)  ## the protocols as explicit-state models within wide bounds, and every mutant; minutes
 	$(BIN)/python -m tests.models

@@ -1,4 +1,5 @@
-"""`python -m libs.drills NAME[,NAME…]|list|all`: plays drills one after another; exit 1 when a verdict is not green.
+"""`python -m libs.drills NAME[,NAME…]|list|all`: plays drills, one after another or some at a time; exit 1 when a verdict is
+not green.
 
 `runway drill` and `make chaos` start this. Reports go to a folder, one JSON and one text file a drill; a summary table ends it.
 A skipped drill says what it needs; it is not green, and fails the run unless `--allow-skips`.
@@ -6,6 +7,7 @@ A skipped drill says what it needs; it is not green, and fails the run unless `-
 
 import argparse
 import asyncio
+import contextlib
 import logging
 import os
 import shutil
@@ -24,9 +26,9 @@ BYTES = ("postgres", "apart", "standby", "etcd", "objects", "scratch")
 """Folders of an installation that nobody needs once its drill is green; logs stay."""
 
 
-async def until_told(names: list[str], options: Options, folder: Path) -> list[Report]:
+async def until_told(names: list[str], options: Options, folder: Path, jobs: int) -> list[Report]:
     """Plays; SIGTERM, SIGINT and SIGHUP end it as an error would, so that everything made is unmade."""
-    playing = asyncio.ensure_future(play(names, options, folder))
+    playing = asyncio.ensure_future(play(names, options, folder, jobs))
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         asyncio.get_running_loop().add_signal_handler(number, playing.cancel)
     try:
@@ -35,26 +37,40 @@ async def until_told(names: list[str], options: Options, folder: Path) -> list[R
         raise SystemExit("ended by a signal; nothing is concluded") from None
 
 
-async def play(names: list[str], options: Options, folder: Path) -> list[Report]:
-    """One after another, each on an installation of its own."""
-    reports = []
-    for name in names:
-        place = folder / name
-        shutil.rmtree(place, ignore_errors=True)
-        place.mkdir(parents=True)
-        drill = DRILLS[name]
-        if drill.members and not options.inside:
-            report = await _play_inside(drill, options, folder)
-        else:
-            report = await Stage(drill, options, place).play()
-        report.write(folder)
-        if report.verdict == GREEN:
-            for folder_of_bytes in BYTES:
-                shutil.rmtree(place / "data" / folder_of_bytes, ignore_errors=True)
-        sys.stdout.write(report.text() + "\n\n")
-        sys.stdout.flush()
-        reports.append(report)
-    return reports
+async def play(names: list[str], options: Options, folder: Path, jobs: int = 1) -> list[Report]:
+    """So many at a time, each on an installation of its own; reports in the order asked for.
+
+    Namespaces bear the name of the process that makes them: drills that need them come one after another.
+    """
+    room, network = asyncio.Semaphore(jobs), asyncio.Lock()
+
+    async def one(name: str) -> Report:
+        async with contextlib.AsyncExitStack() as stack:
+            if DRILLS[name].members:
+                await stack.enter_async_context(network)
+            await stack.enter_async_context(room)
+            return await _play_one(DRILLS[name], options, folder)
+
+    async with asyncio.TaskGroup() as group:
+        tasks = [group.create_task(one(name)) for name in names]
+    return [task.result() for task in tasks]
+
+
+async def _play_one(drill: Drill, options: Options, folder: Path) -> Report:
+    place = folder / drill.name
+    shutil.rmtree(place, ignore_errors=True)
+    place.mkdir(parents=True)
+    if drill.members and not options.inside:
+        report = await _play_inside(drill, options, folder)
+    else:
+        report = await Stage(drill, options, place).play()
+    report.write(folder)
+    if report.verdict == GREEN:
+        for folder_of_bytes in BYTES:
+            shutil.rmtree(place / "data" / folder_of_bytes, ignore_errors=True)
+    sys.stdout.write(report.text() + "\n\n")
+    sys.stdout.flush()
+    return report
 
 
 async def _play_inside(drill: Drill, options: Options, folder: Path) -> Report:
@@ -90,6 +106,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="runway drill", description=__doc__)
     parser.add_argument("names", metavar="NAME[,NAME…]|list|all", nargs="+")
     parser.add_argument("--pause-s", type=float, default=60.0, help="how long what is paused stays so")
+    parser.add_argument("--jobs", type=int, default=1, help="how many drills at a time, about 2 GB of memory each")
     parser.add_argument("--reports", type=Path, default=Path("build/chaos"), help="folder of the reports")
     parser.add_argument("--allow-skips", action="store_true", help="exit 0 although a drill was skipped")
     parser.add_argument("--inside", type=int, default=0, help=argparse.SUPPRESS)
@@ -105,7 +122,8 @@ def main() -> None:
         parser.error(f"no drill is named {', '.join(unknown)}; `runway drill list` names them")
     logging.basicConfig(level=logging.ERROR, format="%(name)s %(message)s")
     began = time.monotonic()
-    reports = asyncio.run(until_told(names, Options(pause_s=given.pause_s, inside=given.inside), given.reports.resolve()))
+    options = Options(pause_s=given.pause_s, inside=given.inside)
+    reports = asyncio.run(until_told(names, options, given.reports.resolve(), max(1, given.jobs)))
     sys.stdout.write(
         table(reports) + f"\n{len(reports)} drills in {time.monotonic() - began:.0f} s; reports in {given.reports}\n"
     )

@@ -24,11 +24,13 @@ def dev(
 def drill(
     names: list[str] = typer.Argument(..., metavar="NAME…|list|all", help="which drills"),
     pause_s: float = typer.Option(60.0, "--pause-s", help="how long what is paused stays so"),
+    jobs: int = typer.Option(1, "--jobs", help="how many drills at a time, about 2 GB of memory each"),
     reports: Path = typer.Option(Path("build/chaos"), "--reports", help="folder of the reports"),
     allow_skips: bool = typer.Option(False, "--allow-skips", help="exit 0 although a drill was skipped"),
 ) -> None:
     """Hurts an installation of its own while it works, and checks what it did; exit 1 when a verdict is not green."""
-    arguments = [*names, "--pause-s", str(pause_s), "--reports", str(reports), *(["--allow-skips"] if allow_skips else [])]
+    arguments = [*names, "--pause-s", str(pause_s), "--jobs", str(jobs), "--reports", str(reports)]
+    arguments += ["--allow-skips"] if allow_skips else []
     os.execv(sys.executable, [sys.executable, "-m", "libs.drills", *arguments])  # noqa: S606
 
 

@@ -11,6 +11,8 @@ from libs.runtime.service import SERVICES
 
 _LETS_RUN = ("launch", "readiness", "checkpoint", "reconciler")
 """Services without which an attempt that runs goes on with its effects."""
+SESSION_PAUSE_S = 8.0
+"""Longer than a session at etcd lives, shorter than what peers need to leave a replica that stopped."""
 
 
 def killing(service: str) -> Drill:
@@ -76,10 +78,40 @@ async def pause_worker(stage: Stage) -> None:
         await _stopped(stage, pid)
 
 
+async def _arm_raised(stage: Stage) -> None:
+    stage.installation.environ["RUNWAY_FAULTS"] = f"scheduler.gate_raised=pause@{stage.folder / 'raised'}"
+
+
+async def pause_raised(stage: Stage) -> None:
+    """Stops a leader the moment it hears of a raise, for longer than its session: it wakes for shards that it lost."""
+    charge = stage.folder / "raised"
+    charge.touch()
+    if not await stage.until(lambda: not charge.exists(), "a raise at a scheduler that leads the run", 30):
+        return
+    async with stage.fault(f"SIGSTOP of a scheduler that just heard of a raise, for {SESSION_PAUSE_S:g} s"):
+        await stage.work_on(SESSION_PAUSE_S)
+        for place in range(stage.installation.recipe.of("scheduler")):
+            os.kill(stage.installation.pid("scheduler", place), signal.SIGCONT)
+    await stage.until(lambda: not _not_serving(stage, "scheduler#"), "both schedulers serving after the pause", 20)
+
+
+def _not_serving(stage: Stage, hosts: str) -> list[str]:
+    """Hosts that did not serve when they were last looked at."""
+    looks = [fact for fact in stage.history.facts() if fact["what"] == "health" and fact["host"].startswith(hosts)]
+    return [host for host, serves in {fact["host"]: fact["serving"] for fact in looks}.items() if not serves]
+
+
 DRILLS = [
     *(killing(service) for service in SERVICES),
     Drill("kill-worker", "SIGKILL of a worker with leases", kill_worker, during={"launched": 1, "finished": 1}),
     *(pausing(service) for service in SERVICES),
+    Drill(
+        "pause-raised",
+        "SIGSTOP of a scheduler as it hears of a raise, for longer than its session",
+        pause_raised,
+        prepare=_arm_raised,
+        during={"launched": 1},
+    ),
     Drill(
         "pause-worker", "SIGSTOP of a worker for a minute, then SIGCONT", pause_worker, during={"launched": 1, "finished": 1}
     ),

@@ -16,6 +16,7 @@ from libs.kernel.clock import Clock
 from libs.kernel.epochs import Mode, StepFence
 from libs.kernel.ids import shard_of
 from libs.kernel.values import value
+from libs.runtime.faults import fault_point
 from services.scheduler.domain.expiry import Hold
 from services.scheduler.domain.lease import Lease
 from services.scheduler.domain.planner import Candidate, Poll, urgency
@@ -231,6 +232,7 @@ class Book:
         if run_id in self._of_run or self.ready.has_run(run_id):
             self.obey.add(run_id)
             self.raised.set()
+            fault_point("scheduler.gate_raised")
         if gate.mode is Mode.CLOSED:
             for lease in self.leases_of(run_id):
                 lease.stopping = True
