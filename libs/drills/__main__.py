@@ -7,7 +7,6 @@ A skipped drill says what it needs; it is not green, and fails the run unless `-
 
 import argparse
 import asyncio
-import contextlib
 import logging
 import os
 import shutil
@@ -40,16 +39,16 @@ async def until_told(names: list[str], options: Options, folder: Path, jobs: int
 async def play(names: list[str], options: Options, folder: Path, jobs: int = 1) -> list[Report]:
     """So many at a time, each on an installation of its own; reports in the order asked for.
 
-    Namespaces bear the name of the process that makes them: drills that need them come one after another.
+    Several at a time are processes of their own: migrations and the names of namespaces belong to a process.
     """
-    room, network = asyncio.Semaphore(jobs), asyncio.Lock()
+    room = asyncio.Semaphore(jobs)
 
     async def one(name: str) -> Report:
-        async with contextlib.AsyncExitStack() as stack:
-            if DRILLS[name].members:
-                await stack.enter_async_context(network)
-            await stack.enter_async_context(room)
-            return await _play_one(DRILLS[name], options, folder)
+        async with room:
+            report = await (_play_one(DRILLS[name], options, folder) if jobs == 1 else _play_apart(name, options, folder))
+            sys.stdout.write(report.text() + "\n\n")
+            sys.stdout.flush()
+            return report
 
     async with asyncio.TaskGroup() as group:
         tasks = [group.create_task(one(name)) for name in names]
@@ -68,9 +67,34 @@ async def _play_one(drill: Drill, options: Options, folder: Path) -> Report:
     if report.verdict == GREEN:
         for folder_of_bytes in BYTES:
             shutil.rmtree(place / "data" / folder_of_bytes, ignore_errors=True)
-    sys.stdout.write(report.text() + "\n\n")
-    sys.stdout.flush()
     return report
+
+
+async def _play_apart(name: str, options: Options, folder: Path) -> Report:
+    """By a process of its own, which writes the report."""
+    written = folder / f"{name}.json"
+    written.unlink(missing_ok=True)
+    await _process(_command(name, options, folder))
+    if not written.exists():
+        return Report(name, DRILLS[name].about, why=["the process that played it left no report"])
+    return read_report(written)
+
+
+def _command(name: str, options: Options, folder: Path) -> list[str]:
+    return [sys.executable, "-m", "libs.drills", name, "--reports", str(folder), "--pause-s", str(options.pause_s)]
+
+
+async def _process(command: list[str]) -> None:
+    """Runs to its end; it is ended with us."""
+    process = await asyncio.create_subprocess_exec(
+        *command, stdout=asyncio.subprocess.DEVNULL, preexec_fn=dies_with_the_owner(signal.SIGTERM)
+    )
+    try:
+        await process.wait()
+    finally:
+        if process.returncode is None:
+            process.terminate()
+            await process.wait()
 
 
 async def _play_inside(drill: Drill, options: Options, folder: Path) -> Report:
@@ -80,19 +104,10 @@ async def _play_inside(drill: Drill, options: Options, folder: Path) -> Report:
         report.why.append(lacking)
         return report
     network = Network(drill.members)
-    command = [sys.executable, "-m", "libs.drills", drill.name, "--reports", str(folder), "--inside", str(os.getpid())]
     try:
         network.make()
-        process = await asyncio.create_subprocess_exec(
-            "ip", "netns", "exec", network.hub, *command, "--pause-s", str(options.pause_s),
-            stdout=asyncio.subprocess.DEVNULL, preexec_fn=dies_with_the_owner(signal.SIGTERM),
-        )  # fmt: skip
-        try:
-            await process.wait()
-        finally:
-            if process.returncode is None:
-                process.terminate()
-                await process.wait()
+        inside = ["ip", "netns", "exec", network.hub, *_command(drill.name, options, folder), "--inside", str(os.getpid())]
+        await _process(inside)
         return read_report(folder / f"{drill.name}.json")
     except NamespaceError as error:
         report.why.append(str(error))

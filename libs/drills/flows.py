@@ -3,6 +3,7 @@
 Runs in worker processes (`runway_sdk.serve`). Can go wrong: an unnoted call, which the checker would not see.
 """
 
+import asyncio
 import os
 import secrets
 from collections.abc import Awaitable
@@ -10,13 +11,15 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any, TypeVar
 
-from runway_sdk import Context, Retry, step, workflow
+from runway_sdk import Context, Retry, ToolResult, step, workflow
 
 from libs.drills.history import HISTORY, History
 
 T = TypeVar("T")
 QUICK = timedelta(seconds=3)
 PATIENT = Retry(max_attempts=50, initial=timedelta(milliseconds=50), longest=timedelta(seconds=1))
+PERIOD_S = 0.28
+"""Effects of a patient run come no faster: `Stage.patient_run` reckons with four a second."""
 
 
 class Notes:
@@ -49,7 +52,7 @@ async def noted(ctx: Context, call: str, work: Awaitable[T]) -> T:
     return answer
 
 
-async def effect(ctx: Context, place: str, slot: str, replay: str) -> Any:
+async def effect(ctx: Context, place: str, slot: str, replay: str) -> ToolResult:
     """One effect at the provider."""
     arguments = {
         "target": place,
@@ -57,7 +60,7 @@ async def effect(ctx: Context, place: str, slot: str, replay: str) -> Any:
         "path": f"/do/{ctx.run_id}/{ctx.step_key}/{slot}",
         "json": {"attempt": ctx.attempt_number},
     }
-    return (await noted(ctx, slot, ctx.tool("http.request", arguments, slot=slot, replay=replay))).value
+    return await noted(ctx, slot, ctx.tool("http.request", arguments, slot=slot, replay=replay))
 
 
 @step(lease_ttl=QUICK, retry=PATIENT)
@@ -90,9 +93,13 @@ flow = workflow("drill", steps=[first, act, last])
 
 @step(tools=["http.request"], lease_ttl=QUICK, retry=PATIENT)
 async def go_on(ctx: Context, run: int) -> int:
-    """So many effects, one after another: work that should outlast a fault beside it."""
+    """So many effects, one after another, however fast they are: work that should outlast a fault beside it."""
+    clock = asyncio.get_running_loop().time
     for number in range(run):
-        await effect(ctx, "plain", f"plain-{number}", "reconcilable")
+        began = clock()
+        answer = await effect(ctx, "plain", f"plain-{number}", "reconcilable")
+        if not answer.replayed:
+            await asyncio.sleep(max(0.0, PERIOD_S - (clock() - began)))
     return run
 
 
