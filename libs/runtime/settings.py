@@ -5,9 +5,10 @@ Can go wrong: a secret in a settings dump. Secrets are SecretStr, and are regist
 """
 
 from collections.abc import Mapping
+from typing import Self
 from urllib.parse import unquote, urlsplit
 
-from pydantic import Field, SecretStr
+from pydantic import Field, SecretStr, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from libs.telemetry.redaction import register_secret
@@ -61,6 +62,15 @@ class HostSettings(RunwaySettings):
     """How much longer a request_id is remembered, so that a late repeat does not launch anew."""
     message_limit_bytes: int = Field(default=16 * 1024 * 1024, gt=0)
     """Largest message taken."""
+
+    @model_validator(mode="after")
+    def _kept_events_are_of_runs_that_are_kept(self) -> Self:
+        if self.outbox_keep_ms and self.retention_ms <= 2 * self.outbox_keep_ms:
+            raise ValueError(
+                f"RUNWAY_RETENTION_MS ({self.retention_ms}) must be more than twice RUNWAY_OUTBOX_KEEP_MS"
+                f" ({self.outbox_keep_ms}): events that are sent again would bring back runs that were forgotten"
+            )
+        return self
 
 
 class Surroundings:

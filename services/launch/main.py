@@ -127,7 +127,7 @@ async def compose(host: Host) -> Service:
 
 def _forgetting(host: Host, db: Database) -> list[Every]:
     """Runs go after their retention, receipts later."""
-    retention = LaunchRetention(db)
+    retention = LaunchRetention(db, host.clock, host.settings.retention_ms)
 
     async def receipts() -> None:
         await retention.forget_receipts(host.clock.now_ms() - host.settings.retention_ms - host.settings.receipt_keep_ms)

@@ -76,7 +76,7 @@ async def apply(ports: Ports, raws: Sequence[bytes]) -> tuple[int, list[inbox_pb
     again = {number: "launch does not know the run's version" for number, run_id in launches.items() if run_id in left.unknown}
     for number, (run_id, fact) in attempts.items() if left.early else ():
         if (run_id, fact.step_key, fact.ticket_sequence) in left.early:
-            again[number] = "the end of the step before did not come yet"
+            again[number] = "what came before it did not come yet"
     for number, text in again.items():
         verdicts[number] = inbox_pb2.EventVerdict(verdict=inbox_pb2.VERDICT_RETRY, reason=text)
     return ports.db.incarnation, verdicts

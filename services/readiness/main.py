@@ -34,7 +34,9 @@ async def compose(host: Host) -> Service:
     cache = StepCache(settings.cache_runs, settings.cache_run_bytes, settings.cache_bytes)
     db.on_incarnation_changed(lambda _: cache.clear())
     notices = EventNotices(host.ids, settings.ticket_limit_bytes)
-    ports = Ports(store, store, versions, cache, notices, host.clock, settings.ticket_limit_bytes, relay.keeps)
+    ports = Ports(
+        store, store, versions, cache, notices, host.clock, settings.ticket_limit_bytes, host.settings.retention_ms, relay.keeps
+    )
     servicer = ReadinessServicer(store, versions, OwnerClient(host.peers))
     return Composed(
         name="readiness",

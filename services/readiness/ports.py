@@ -220,5 +220,6 @@ class Ports:
     notices: Notices
     clock: Clock
     ticket_limit_bytes: int
+    retention_ms: int
     keeps_events: bool
     """Whether delivered events are kept, to be sent again to a receiver that lost commits. Every ticket is an event then."""

@@ -295,15 +295,16 @@ class Worker:
             for live in due
         ]
         request = pb.HeartbeatAttemptsRequest(worker_id=self.worker_id, heartbeats=beats)
+        tokens = [live.holder.token for live in due]
         shortest = min(live.interval_s for live in self._live.values() or due)  # a silent call delays the beats of all
         try:
             answer = await self._connection.call(self._control.HeartbeatAttempts, request, timeout_s=max(1.0, shortest))
         except RunwayError as error:
             log.debug("a heartbeat got no answer: %s", error)
             return
-        for live, result in zip(due, answer.results, strict=True):
+        for live, token, result in zip(due, tokens, answer.results, strict=True):
             live.beat_at = now + live.interval_s
-            if result.lease_token:
+            if result.lease_token and live.holder.token == token:  # else it was renewed meanwhile, under a later epoch
                 live.holder.token = result.lease_token
             if result.status == pb.LEASE_STATUS_FENCED:
                 live.holder.lose("LEASE_FENCED")

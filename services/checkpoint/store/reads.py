@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from uuid import UUID
 
 from libs.kernel.clock import Clock
+from libs.kernel.ids import NIL
 from libs.pg import Database
 from services.checkpoint.domain.values import Artifact, Checkpoint, Head
 from services.checkpoint.ports import Content, Step
@@ -70,10 +71,14 @@ class ChunkRows:
 
     def __init__(self, db: Database) -> None:
         self._db = db
+        self._looked = NIL
 
     async def forget_runs(self, before: UUID, limit: int) -> int:
-        """Drops what is left of closed runs that are older than this id and named no chunk; how many."""
-        return len(await self._db.fetch(CHECKPOINTS.forget_runs, before, limit))
+        """Drops what is left of closed runs that are older than this id and named no chunk; how many were looked at. Each pass
+        goes on where the one before ended; a look that finds nothing further begins anew, for runs that were open then."""
+        looked = await self._db.fetch(CHECKPOINTS.forget_runs, before, limit, self._looked)
+        self._looked = looked[-1]["run_id"] if looked else NIL
+        return len(looked)
 
     async def announce(self, wanted: Sequence[Content], now_ms: int) -> dict[Content, bool]:
         """Before bytes are written."""

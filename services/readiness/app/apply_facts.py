@@ -37,7 +37,7 @@ class Left:
     unknown: set[UUID] = field(default_factory=set)
     """Launched runs whose version launch does not know (yet)."""
     early: set[tuple[UUID, str, int]] = field(default_factory=set)
-    """Run, step and ticket of attempts that ended, where the end of the step before did not come yet."""
+    """Run, step and ticket of attempts that ended, where the launch, or the end before, did not come yet (again)."""
 
 
 async def apply_facts(ports: Ports, facts: Facts) -> Left:
@@ -115,6 +115,11 @@ async def _move(ports: Ports, tx: Tx, facts: Facts, named: set[UUID], left: Left
     doubtful = [(run_id, fact.step_key) for run_id, fact in facts.attempts if fact.end == End.UNCERTAIN]
     resolved = await tx.resolutions(doubtful) if doubtful else {}
     left.early = _finish(views, facts.attempts, resolved, now)
+    left.early |= {
+        (run_id, fact.step_key, fact.ticket_sequence)
+        for run_id, fact in facts.attempts
+        if run_id not in runs and now - launched_ms(run_id) < ports.retention_ms
+    }
     for run_id, effect in facts.effects:
         if run_id in views:
             resolve_effect(views[run_id], effect)
@@ -183,6 +188,11 @@ async def _save(
         await tx.save([run for run, _ in saved], [(run.run_id, step) for run, view in saved for step in view.touched.values()])
         await tx.send(notices, now)
     return saved
+
+
+def launched_ms(run_id: UUID) -> int:
+    """When a run was launched: its id begins with that."""
+    return run_id.int >> 80
 
 
 def _notices(ports: Ports, run: RunFacts, view: RunView, done: bool, now: int) -> list[Notice]:

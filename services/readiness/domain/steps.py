@@ -146,9 +146,10 @@ def begin(graph: Graph) -> dict[str, Step]:
 
 
 def too_early(view: RunView, fact: AttemptFact) -> bool:
-    """Whether the fact is about a ticket that only the end of the step's predecessor explains, which did not come yet."""
+    """Whether the fact is about a ticket that this step has not got to: what explains it (the end of its predecessor, or of its
+    own earlier attempt) did not come yet, or has to come again."""
     step = view.steps.get(fact.step_key)
-    return step is not None and step.state == StepState.PENDING and fact.ticket_sequence > step.ticket_sequence
+    return step is not None and step.state not in TERMINAL and fact.ticket_sequence > step.ticket_sequence
 
 
 def needs_ticket(view: RunView, step: Step) -> bool:

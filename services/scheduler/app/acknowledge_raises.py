@@ -47,6 +47,7 @@ async def acknowledge_raises(ports: Ports, book: Book, acks: Sequence[Acknowledg
 
 async def look_at_awaited(ports: Ports, book: Book) -> None:
     """Ends and tickets that wait for receipts which another process may have recorded."""
+    await _look_at_unsure(ports, book)
     keys = list(book.awaited)
     if not keys:
         return
@@ -63,6 +64,21 @@ async def look_at_awaited(ports: Ports, book: Book) -> None:
                 continue
             if row.state is TicketState.READY or (row.state is TicketState.LEASED and key not in book.leases):
                 book.put_row(row, gates.get(row.run_id))
+
+
+async def _look_at_unsure(ports: Ports, book: Book) -> None:
+    """Behind the locks of the commit that may still be under way: before it ends, a look would find nothing and forget."""
+    keys = list(book.unsure)
+    if not keys:
+        return
+    runs = {run_id for run_id, _ in keys}
+    async with ports.db.facts(runs) as tx:
+        rows, gates = await tx.rows(keys), await tx.gates(runs)
+    for key in keys:
+        book.unsure.discard(key)
+        row = rows.get(key)
+        if row is not None and not book.knows(key) and book.epoch(row.shard) is not None:
+            book.put_row(row, gates.get(row.run_id))
 
 
 def _merge(acks: Sequence[Acknowledgement]) -> list[Acknowledgement]:

@@ -182,6 +182,8 @@ class Book:
     """Tickets whose grant is under way."""
     awaited: set[Key] = field(default_factory=set)
     """Tickets whose end is under way, or whose last end is not acknowledged: looked at again in the table."""
+    unsure: set[Key] = field(default_factory=set)
+    """Tickets of a commit of which nobody knows, and which may still be under way: looked at behind its locks."""
     warm: Recent = field(default_factory=Recent)
     """Runs whose gate was read in this incarnation."""
     started: Recent = field(default_factory=Recent)
@@ -270,6 +272,7 @@ class Book:
         for key in [key for key, lease in self.leases.items() if lease.shard in gone]:
             self.forget(key)
         self.awaited = {key for key in self.awaited if shard_of(key[0]) not in gone}
+        self.unsure = {key for key in self.unsure if shard_of(key[0]) not in gone}
 
     def put_row(self, row: TicketRow, gate: GateState | None) -> None:
         """Notes an open ticket as its row stands."""

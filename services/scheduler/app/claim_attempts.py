@@ -330,8 +330,12 @@ class ClaimDesk:
 
     def done_directly(self, direct: Direct, epochs: dict[int, int], *, committed: bool) -> set[Key]:
         """After the commit: hands out what was granted; its keys. Where it failed, polls go on waiting."""
-        answers = self._hand_out(direct.taken, direct.asks, direct.granted, epochs) if committed else {}
-        self._answer(direct.taken, answers)
+        answers: dict[int, list[GrantedLease]] = {}
+        try:
+            if committed:
+                answers = self._hand_out(direct.taken, direct.asks, direct.granted, epochs)
+        finally:
+            self._answer(direct.taken, answers)  # whatever happened: nobody else ends the wait of these polls
         return set(direct.granted) if committed else set()
 
     def _hand_out(
@@ -356,7 +360,11 @@ class ClaimDesk:
             lease.worker_id, lease.claim_id = ask.worker_id, ask.claim_id
             if self.book.still(ready.shard, epochs[ready.shard]):
                 self.book.add_lease(lease)
-            signed = self.ports.tokens.sign(lease, row.epoch)
+            try:
+                signed = self.ports.tokens.sign(lease, row.epoch)
+            except Refusal as no:  # the lease is not taken up and ends by itself; its neighbours go out
+                log.error("a token cannot be made", run_id=str(lease.run_id), step_key=lease.step_key, message=no.message)
+                continue
             answers.setdefault(waiting.number, []).append(GrantedLease(lease, row.input, row.traceparent, signed))
             self._claims.setdefault(waiting.ask.name, {})[ask.key] = fence
             self._claims.move_to_end(waiting.ask.name)

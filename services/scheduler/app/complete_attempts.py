@@ -115,9 +115,13 @@ async def _round(ports: Ports, book: Book, desk: ClaimDesk, asks: dict[int, Comp
     except BaseException:
         continue_runs.failed(book, desk, work, epochs)
         raise
-    fault_point("scheduler.after_complete")
-    _remember(book, epochs, won, ended)
-    continue_runs.committed(book, desk, work, epochs)
+    try:
+        fault_point("scheduler.after_complete")
+        _remember(book, epochs, won, ended)
+        continue_runs.committed(book, desk, work, epochs)
+    except BaseException:  # committed, and not in memory: the rows say what is there
+        continue_runs.failed(book, desk, work, epochs)
+        raise
     for row in found.rows:
         book.correct(row)
     found.outcomes |= {place: None for place in mine if place not in lost}

@@ -118,7 +118,7 @@ def failed(book: Book, desk: ClaimDesk, work: Continuation, epochs: dict[int, in
     """The commit failed or nobody knows: polls go on waiting, rows are looked at again."""
     if work.direct is not None:
         desk.done_directly(work.direct, epochs, committed=False)
-    book.awaited.update(work.put)
+    book.unsure.update(work.put)
 
 
 def names(work: Continuation, key: Key) -> Sequence[str]:

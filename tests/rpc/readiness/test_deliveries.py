@@ -124,6 +124,13 @@ async def test_a_closing_in_one_delivery_with_its_launch_finds_its_steps(bench: 
     assert [item.state for item in steps] == [rd.STEP_STATE_CANCELLED] * 4
 
 
+@pytest.mark.requirement("dag.ready")
+async def test_an_end_of_a_run_that_is_not_known_is_asked_again_while_runs_of_its_age_are_kept(bench: Bench) -> None:
+    young, old = bench.host.ids.uuid7(), UUID(int=1 << 80)
+    verdicts = await bench.tell(done(str(young), "start"), done(str(old), "start"))
+    assert [verdict.verdict for verdict in verdicts] == [inbox_pb2.VERDICT_RETRY, inbox_pb2.VERDICT_APPLIED]
+
+
 def continuing(event: ev.Event, *successors: str) -> ev.Event:
     event.attempt_finished.continued.extend(successors)
     return event
@@ -155,7 +162,7 @@ async def test_the_end_of_a_successor_that_comes_before_its_predecessors_is_aske
     run = await bench.client.launch("diamond", {})
     await bench.ticket(run.run_id, "start")
     (verdict,) = await bench.tell(done(run.run_id, "left", 6))
-    assert (verdict.verdict, verdict.reason) == (inbox_pb2.VERDICT_RETRY, "the end of the step before did not come yet")
+    assert (verdict.verdict, verdict.reason) == (inbox_pb2.VERDICT_RETRY, "what came before it did not come yet")
     first = continuing(done(run.run_id, "start", 5), "left", "right")
     verdicts = await bench.tell(done(run.run_id, "right", 7), done(run.run_id, "left", 6), first, first)
     assert {verdict.verdict for verdict in verdicts} == {inbox_pb2.VERDICT_APPLIED}

@@ -3,6 +3,7 @@
 import asyncio
 from dataclasses import replace
 
+import asyncpg
 import pytest
 from google.protobuf import struct_pb2
 from runway_sdk.values import from_value, to_value
@@ -155,7 +156,7 @@ async def test_a_commit_whose_answer_is_lost_is_found_again(field_: Field, one: 
     Cut(one)
     with pytest.raises(Refusal):
         await one.complete(success(granted, OUTPUT))
-    assert one.book.awaited == {(ticket.run_id, "t"), (ticket.run_id, "u")}
+    assert one.book.unsure == {(ticket.run_id, "t"), (ticket.run_id, "u")}
     await look_at_awaited(one.ports, one.book)
     states = sorted([await state(field_, ticket, "t") or 0, await state(field_, ticket, "u") or 0])
     assert states == [1, 2], "one was leased to the poll, whose answer was lost with the commit"
@@ -165,3 +166,48 @@ async def test_a_commit_whose_answer_is_lost_is_found_again(field_: Field, one: 
     assert found.lease.run_id == ticket.run_id
     assert await one.complete(success(granted, OUTPUT)) == [True]
     assert await continued(field_) == [["t", "u"]]
+
+
+async def test_a_commit_that_may_still_be_under_way_is_waited_for(field_: Field, one: Leader) -> None:
+    ticket, _ = await held(field_, one)
+    one.book.unsure.add((ticket.run_id, "t"))
+    other = await asyncpg.connect(field_.url)
+    try:
+        async with other.transaction():
+            await other.execute("SELECT 1 FROM run_gate WHERE run_id = $1 FOR UPDATE", ticket.run_id)
+            looking = asyncio.create_task(look_at_awaited(one.ports, one.book))
+            await wait_until(lambda: blocked(field_), what="a look that waits for the commit")
+            await other.execute(
+                'INSERT INTO ticket SELECT (jsonb_populate_record(t, \'{"step_key": "t", "state": 1}\')).* FROM ticket AS t'
+                " WHERE t.run_id = $1 AND t.step_key = 's'",
+                ticket.run_id,
+            )
+        await looking
+    finally:
+        await other.close()
+    assert one.book.ready.get((ticket.run_id, "t")) is not None
+    assert not one.book.unsure
+
+
+async def blocked(field_: Field) -> bool:
+    return bool(await field_.hand.fetchval("SELECT count(*) FROM pg_locks WHERE NOT granted"))
+
+
+class Unsigned:
+    """A token that cannot be made."""
+
+    def sign(self, lease: object, epoch: int) -> object:
+        raise Refusal(Reason.TOO_LARGE, "too large")
+
+
+async def test_a_token_that_cannot_be_made_leaves_no_poll_waiting(field_: Field, one: Leader) -> None:
+    teach(one)
+    _, granted = await held(field_, one)
+    ask = one.ask(slots=2)
+    waiting = asyncio.create_task(one.desk.claim(ask, 300))
+    await wait_until(lambda: one.desk.waiting)
+    one.desk.ports = replace(one.ports, tokens=Unsigned())  # type: ignore[arg-type]
+    assert await one.complete(success(granted, OUTPUT)) == [True]
+    assert await asyncio.wait_for(waiting, 5) == []
+    assert one.desk.waiting == 0
+    assert len(one.book.leases) == 2, "they are not taken up, and end by themselves"

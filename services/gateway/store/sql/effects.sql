@@ -90,13 +90,14 @@ SELECT e.run_id, e.step_key, e.slot, e.tool, e.state, e.dispatches, e.changed_ms
  WHERE e.state IN ('unknown', 'needs_reconciliation') AND e.changed_ms < $1 ORDER BY e.changed_ms LIMIT $2;
 
 -- name: forget_runs
--- Runs older than an id ($1) whose gate is closed and whose every effect has its outcome, with all of theirs; at most $2. A gate
--- that is missing is asked of launch again, so nothing is admitted by forgetting.
+-- Runs older than an id ($1) whose gate is closed and which hold nothing, as in `quiet`, with all of theirs; at most $2. A gate that
+-- is missing is asked of launch again, so nothing is admitted by forgetting.
 WITH old AS MATERIALIZED (
     SELECT g.run_id FROM run_gate AS g
-     WHERE g.run_id < $1 AND g.mode = 2
+     WHERE g.run_id < $1 AND g.mode = 2 AND g.held = 0
        AND NOT EXISTS (SELECT 1 FROM effect AS e
-                        WHERE e.run_id = g.run_id AND e.state IN ('requested', 'unknown', 'needs_reconciliation'))
+                        WHERE e.run_id = g.run_id AND e.state IN ('proposed', 'requested', 'unknown', 'needs_reconciliation'))
+       AND NOT EXISTS (SELECT 1 FROM effect_dispatch AS d WHERE d.run_id = g.run_id AND d.state = 'requested')
      ORDER BY g.run_id LIMIT $2 FOR UPDATE SKIP LOCKED),
 tries AS (DELETE FROM effect_dispatch AS d USING old WHERE d.run_id = old.run_id),
 effects AS (DELETE FROM effect AS e USING old WHERE e.run_id = old.run_id),

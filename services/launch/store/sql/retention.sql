@@ -1,9 +1,9 @@
 -- What goes when its time has come.
 
 -- name: forget_runs
--- Terminal runs older than an id ($1), with their log and postings; at most $2. Sums of the postings stay.
+-- Terminal runs older than an id ($1) that ended before $3, with their log and postings; at most $2. Sums of the postings stay.
 WITH old AS MATERIALIZED (
-    SELECT r.run_id FROM run AS r WHERE r.run_id < $1 AND r.state >= 9 ORDER BY r.run_id LIMIT $2 FOR UPDATE SKIP LOCKED),
+    SELECT r.run_id FROM run AS r WHERE r.run_id < $1 AND r.state >= 9 AND r.finished_ms < $3 ORDER BY r.run_id LIMIT $2 FOR UPDATE SKIP LOCKED),
 events AS (DELETE FROM run_event AS e USING old WHERE e.run_id = old.run_id),
 postings AS (
     DELETE FROM ledger_posting AS p USING old WHERE p.run_id = old.run_id
