@@ -104,7 +104,7 @@ async def peer(name: str, bench: Bench) -> object:
 async def everything() -> dict[str, Any]:
     """All of it, in one run."""
     began = time.perf_counter()
-    whole = await ours_and_peers()
+    whole = finished(await ours_and_peers(), began)  # written down at once: what comes after may fail
     say("runway dev: start and idle")
     whole["dev"] = await startup.dev(20)
     say("live attempts")
@@ -116,6 +116,11 @@ async def everything() -> dict[str, Any]:
     whole["schedulers"] = await growth.schedulers(tuple(SHAPES["schedulers"]), SHAPES["runs"], SHAPES["steps_per_run"])
     say("a twentieth of the day")
     whole["day"] = await day.share(SHAPES["day_runs"], retention_s=15)
+    return finished(whole, began)
+
+
+def finished(whole: dict[str, Any], began: float) -> dict[str, Any]:
+    """With what it was measured on."""
     whole |= {
         "commit": commit(),
         "at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
@@ -126,6 +131,7 @@ async def everything() -> dict[str, Any]:
         "repeat": "make bench",
     }
     whole["ratio"] = ratios(whole)
+    write_json(FOLDER / "summary.json", whole)
     return whole
 
 

@@ -7,10 +7,11 @@ oldest row, memory. Can go wrong: launches that wait for the sampling; they run 
 import asyncio
 import time
 
+import asyncpg
 from runway.launch.v1 import launch_service_pb2 as pb
 from runway_sdk.values import to_value
 
-from tests.bench.bench_stack import Bench, say, spent, started
+from tests.bench.bench_stack import Bench, admin_url, say, spent, started
 
 TABLES = """
 SELECT s.schemaname || '.' || s.relname AS name, s.n_live_tup AS live, s.n_dead_tup AS dead,
@@ -21,7 +22,8 @@ OUTBOXES = " UNION ALL ".join(
     f"SELECT '{name}' AS name, count(*) AS rows, coalesce(min(created_ms), 0) AS oldest FROM {name}.outbox"
     for name in ("launch", "readiness", "scheduler")
 )
-ENDED = "SELECT count(*) FROM launch.run WHERE state >= 9"
+OPEN = "SELECT count(*) FROM launch.run WHERE state < 9"
+KEPT = "SELECT count(*) FROM launch.run WHERE state >= 9"
 
 
 async def _sample(bench: Bench, began: float) -> dict[str, object]:
@@ -30,7 +32,8 @@ async def _sample(bench: Bench, began: float) -> dict[str, object]:
     tables = await bench.admin.fetch(TABLES)
     return {
         "t_s": round(time.perf_counter() - began, 1),
-        "ended": await bench.admin.fetchval(ENDED),
+        "open": await bench.admin.fetchval(OPEN),
+        "ended_and_kept": await bench.admin.fetchval(KEPT),
         "outbox_rows": {row["name"]: row["rows"] for row in outboxes},
         "outbox_oldest_ms": {row["name"]: round(now_ms - row["oldest"]) for row in outboxes if row["oldest"]},
         "table_mb": round(sum(row["bytes"] for row in tables) / 1e6, 1),
@@ -42,9 +45,17 @@ async def _sample(bench: Bench, began: float) -> dict[str, object]:
 
 
 async def _launch(bench: Bench, runs: int, ahead: int) -> None:
-    """Launches them all, never more than `ahead` beyond what has ended."""
+    """Launches them all, while at most `ahead` are open."""
+    watching = await asyncpg.connect(await admin_url(bench.profile.parent))  # the sampler has the other connection
+    try:
+        await _launch_all(bench, watching, runs, ahead)
+    finally:
+        await watching.close()
+
+
+async def _launch_all(bench: Bench, watching: asyncpg.Connection, runs: int, ahead: int) -> None:
     for at in range(0, runs, 100):
-        while at - await bench.admin.fetchval(ENDED) > ahead:
+        while await watching.fetchval(OPEN) > ahead:
             await asyncio.sleep(0.05)
         names = [f"day-{at + number}" for number in range(min(100, runs - at))]
         requests = [pb.LaunchRunRequest(request_id=name, workflow="bench-twenty", input=to_value(at)) for name in names]
@@ -59,12 +70,13 @@ async def share(runs: int, *, retention_s: float = 0, limit_s: float = 600) -> d
         workers = [await bench.worker("twenty") for _ in range(1)]
         wal, before, began = await bench.wal_bytes(), bench.cpu_s(), time.perf_counter()
         launching = asyncio.create_task(_launch(bench, runs, 1_000))
-        ended = 0
-        while ended < runs and time.perf_counter() - began < limit_s:
+        left = 1
+        while (left or not launching.done()) and time.perf_counter() - began < limit_s:
             await asyncio.sleep(1)
             samples.append(await _sample(bench, began))
-            ended = samples[-1]["ended"]  # type: ignore[assignment]
+            left = samples[-1]["open"]  # type: ignore[assignment]
         await launching
+        ended = runs - await bench.admin.fetchval(OPEN)
         took, used = time.perf_counter() - began, spent(before, bench.cpu_s())
         total = ended * 20
         tables = await bench.admin.fetch(TABLES)
