@@ -31,7 +31,8 @@ SETTINGS: Mapping[str, str] = {
     "timezone": "UTC",
 }
 _ENVIRONMENT = {"PATH": "/usr/bin:/bin", "LC_ALL": "C", "TZ": "UTC"}
-_LONGEST_SOCKET_PATH = 100
+_LONGEST_SOCKET_PATH = 107 - len("/.s.PGSQL.65535")
+"""What is left of the kernel's limit for the folder, in bytes."""
 
 
 class EmbeddedPostgres(EmbeddedServer):
@@ -89,7 +90,7 @@ class EmbeddedPostgres(EmbeddedServer):
         self._clear_leftovers()
 
     def _make_socket_folder(self) -> None:
-        if len(str(self.folder / "sock")) > _LONGEST_SOCKET_PATH:
+        if len(os.fsencode(self.folder / "sock")) > _LONGEST_SOCKET_PATH:
             self._socket_folder = Path(tempfile.mkdtemp(prefix="runway-sock-"))
         self._socket_folder.mkdir(exist_ok=True)
         self._socket_folder.chmod(0o700)
