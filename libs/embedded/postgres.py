@@ -91,7 +91,9 @@ class EmbeddedPostgres(EmbeddedServer):
 
     def _make_socket_folder(self) -> None:
         if len(os.fsencode(self.folder / "sock")) > _LONGEST_SOCKET_PATH:
-            self._socket_folder = Path(tempfile.mkdtemp(prefix="runway-sock-"))
+            given = tempfile.gettempdir()
+            base = given if len(os.fsencode(given)) + len("/runway-sock-12345678") <= _LONGEST_SOCKET_PATH else "/tmp"  # noqa: S108
+            self._socket_folder = Path(tempfile.mkdtemp(prefix="runway-sock-", dir=base))
         self._socket_folder.mkdir(exist_ok=True)
         self._socket_folder.chmod(0o700)
         self._account.own(self._socket_folder)

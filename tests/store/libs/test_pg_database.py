@@ -273,7 +273,7 @@ async def test_a_deadlock_is_tried_again_once(db: Database, ids: SeededIds) -> N
         await db.run(work)
 
     await asyncio.gather(cross(first, second), cross(second, first))
-    assert tries == 3
+    assert tries in (3, 4), "the one that was undone comes again, and may meet the other once more before it is through"
 
 
 async def test_a_deadlock_of_a_transaction_that_is_not_tried_again_is_unreachable(db: Database, ids: SeededIds) -> None:

@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import asyncpg
@@ -53,6 +54,17 @@ async def test_a_long_path_has_its_socket_elsewhere_and_leaves_nothing_behind(fo
         assert await answer(server.socket_url(), "SELECT 1") == 1
         assert (server.socket_folder.parent == inside) == (length == 92)
     assert (length == 92) == server.socket_folder.exists()
+
+
+async def test_a_long_folder_for_temporary_files_is_no_place_for_the_socket(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    long = folder / ("t" * 90)
+    long.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(long))
+    async with EmbeddedPostgres(folder / ("x" * 100), settings=FAST) as server:
+        assert await answer(server.socket_url(), "SELECT 1") == 1
+    assert not server.socket_folder.exists()
 
 
 async def test_a_wrong_password_is_refused(folder: Path) -> None:
