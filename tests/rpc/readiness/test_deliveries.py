@@ -279,6 +279,7 @@ async def test_a_launch_whose_version_is_not_known_is_told_again(bench: Bench) -
         run_id=uuid4().bytes, tenant="acme", project="default", workflow_digest=b"?" * 32, build="1", epoch=1
     )
     run = await bench.client.launch("diamond", {})
+    await bench.ticket(run.run_id, "start")
     verdicts = await bench.tell(ev.Event(run_launched=launched), done(run.run_id, "start"))
     assert [item.verdict for item in verdicts] == [inbox_pb2.VERDICT_RETRY, inbox_pb2.VERDICT_APPLIED]
 
