@@ -9,8 +9,8 @@ import random
 from collections.abc import Callable
 
 from tests.simulation.loop import DEAD
+from tests.simulation.network import Weather
 from tests.simulation.provider import Moods
-from tests.simulation.wire import Weather
 from tests.simulation.world import Member, World
 
 JUMPS_MS = (-7_200_000, -60_000, -3_000, 3_000, 60_000, 7_200_000)

@@ -19,7 +19,7 @@ from google.protobuf.message import Message
 from runway.internal.etcd.v1 import etcd_pb2 as pb
 
 from tests.simulation.loop import Process
-from tests.simulation.wire import Answer, Network
+from tests.simulation.network import Answer, Network
 
 ADDRESS = "etcd:2379"
 _AWAY = Answer(code=grpc.StatusCode.UNAVAILABLE, details="etcdserver: no leader")

@@ -15,115 +15,26 @@ import signal
 from collections import deque
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import asyncpg
 import asyncpg.pool
 
-from libs.pg import Queries, database
-from libs.pg.session import Connection
+from libs.pg import Queries
 from tests.simulation.history import History
 from tests.simulation.loop import Process, Task, VirtualLoop
+from tests.simulation.operation import Asked, Operation, statement_names
 from tests.simulation.traps import Traps
 
-ROOT = Path(__file__).resolve().parents[2]
+if TYPE_CHECKING:
+    from tests.simulation.pool import SimConnection
+
 SQL = Queries.load(Path(__file__).parent / "sql" / "server.sql")
 STATEMENT_LIMIT_S = 5.0
 IDLE_LIMIT_S = 1.0
-_NEVER = 1e9
-_LIMIT = "set_config('statement_timeout'"
+NEVER = 1e9
 _UNDONE = "undone"
-CHANGED: dict[str, str] = {}
-"""SQL → name, of statements that a mutant changed."""
-
-
-def statement_names() -> dict[str, str]:
-    """SQL → its name, of every statement that ships."""
-    files = [*ROOT.glob("services/*/store/sql/*.sql"), *ROOT.glob("libs/*/sql/*.sql")]
-    found: dict[str, str] = {}
-    for path in sorted(files):
-        if path.name != "schema.sql":
-            found |= {statement.sql: statement.name for statement in Queries.load(path)}
-    return found | CHANGED
-
-
-@dataclass(frozen=True, slots=True)
-class Asked:
-    """A statement that is about to be run: by whom, which, after which other on its connection, with what."""
-
-    owner: Process | None
-    name: str
-    before: str
-    args: tuple[Any, ...]
-
-
-class Operation:
-    """One statement, connect or kill, from its request to its answer."""
-
-    def __init__(
-        self,
-        loop: VirtualLoop,
-        number: int,
-        label: str,
-        connection: "SimConnection | None",
-        work: Callable[[], Awaitable[Any]],
-    ) -> None:
-        self.answer: asyncio.Future[Any] = loop.create_future()
-        self.answer.add_done_callback(lambda done: done.cancelled() or done.exception())  # nobody may wait any more
-        with loop.acting_as(None):
-            self.over: asyncio.Future[None] = loop.create_future()
-        self.number = number
-        self.label = label
-        self.connection = connection
-        self.work = work
-        self.task: asyncio.Task[Any] | None = None
-        self.waited = False
-        self.limit: asyncio.TimerHandle | None = None
-        self.as_deadlock = False
-
-
-class SimConnection(Connection):
-    """A driver connection whose statements wait for their turn."""
-
-    __slots__ = ("last", "limit_s", "owner", "pid")
-
-    def __init__(self, *args: Any, **named: Any) -> None:
-        super().__init__(*args, **named)
-        self.owner: Process | None = None
-        self.pid = 0
-        self.limit_s = STATEMENT_LIMIT_S
-        self.last = ""
-
-    async def fetch(self, query: str, *args: Any, **_: Any) -> Any:  # type: ignore[override]
-        """See asyncpg."""
-        if gate().inside():
-            return await super().fetch(query, *args, timeout=_NEVER)
-        if _LIMIT in query:
-            self.limit_s = int(args[0]) / 1000
-            args = ("0",)
-        return await gate().statement(self, query, lambda: super(SimConnection, self).fetch(query, *args, timeout=_NEVER), args)
-
-    async def execute(self, query: str, *args: Any, **_: Any) -> str:  # type: ignore[override]
-        """See asyncpg: begin, commit, roll back."""
-        if gate().inside():
-            return await super().execute(query, *args, timeout=_NEVER)
-        answer: str = await gate().statement(
-            self, query, lambda: super(SimConnection, self).execute(query, *args, timeout=_NEVER)
-        )
-        if not query.startswith("BEGIN"):
-            self.limit_s = STATEMENT_LIMIT_S
-        return answer
-
-    async def close(self, **_: Any) -> None:  # type: ignore[override]
-        """Without a farewell, whose arrival nobody could date."""
-        self.terminate()
-
-    def terminate(self) -> None:
-        """Cuts it, and has the server notice at once."""
-        super().terminate()
-        gate().forget(self)
 
 
 class Gate:
@@ -158,7 +69,7 @@ class Gate:
         """Connects the observer, which runs a script."""
 
         async def work() -> None:
-            self._observer = await asyncpg.connect(admin_url, timeout=_NEVER)
+            self._observer = await asyncpg.connect(admin_url, timeout=NEVER)
             await self._observer.execute(script)
 
         await self._turn("the world opens", None, work, quiet=True)
@@ -171,7 +82,7 @@ class Gate:
         return not isinstance(task, Task) or task.owner is None
 
     async def statement(
-        self, connection: SimConnection, query: str, work: Callable[[], Awaitable[Any]], args: tuple[Any, ...] = ()
+        self, connection: "SimConnection", query: str, work: Callable[[], Awaitable[Any]], args: tuple[Any, ...] = ()
     ) -> Any:
         """One statement of a process, in its turn, with the faults of the seed."""
         label = self._names.get(query) or query.split(";")[0].split("(")[0][:40]
@@ -204,7 +115,7 @@ class Gate:
 
         await self._turn(f"{owner} connect {name}", None, work)
 
-    def forget(self, connection: SimConnection) -> None:
+    def forget(self, connection: "SimConnection") -> None:
         """A connection was cut: the server lets go of what it held before anything else happens."""
         if connection in self.connections:
             self.connections.remove(connection)
@@ -279,15 +190,15 @@ class Gate:
         return self._chance.uniform(0.0001, 0.002)
 
     @staticmethod
-    def _pool_of(connection: SimConnection) -> str:
+    def _pool_of(connection: "SimConnection") -> str:
         return str(connection._params.server_settings["application_name"])
 
-    def _lose(self, connection: SimConnection, label: str, when: str) -> Any:
+    def _lose(self, connection: "SimConnection", label: str, when: str) -> Any:
         self._history.note("lost", f"{connection.owner} {label}: connection lost {when} it")
         self._cut(connection)
         raise asyncpg.ConnectionDoesNotExistError("connection was closed in the middle of operation")
 
-    def _cut(self, connection: SimConnection) -> None:
+    def _cut(self, connection: "SimConnection") -> None:
         """The other side is gone: the driver notices, and nobody has tidied up."""
         self.cut += 1
         with self._loop.acting_as(None):
@@ -295,7 +206,7 @@ class Gate:
         self.forget(connection)
 
     def _enqueue(
-        self, label: str, work: Callable[[], Awaitable[Any]], connection: SimConnection | None = None, *, first: bool = False
+        self, label: str, work: Callable[[], Awaitable[Any]], connection: "SimConnection | None" = None, *, first: bool = False
     ) -> Operation:
         self._made += 1
         op = Operation(self._loop, self._made, label, connection, work)
@@ -303,7 +214,7 @@ class Gate:
         return op
 
     async def _turn(
-        self, label: str, connection: SimConnection | None, work: Callable[[], Awaitable[Any]], *, quiet: bool = False
+        self, label: str, connection: "SimConnection | None", work: Callable[[], Awaitable[Any]], *, quiet: bool = False
     ) -> Any:
         op = self._enqueue(label, work, connection)
         try:
@@ -445,35 +356,10 @@ class Gate:
     async def _observe(self, query: str, *args: Any) -> list[asyncpg.Record]:
         assert self._observer is not None
         async with self._observing:
-            return await self._observer.fetch(query, *args, timeout=_NEVER)
+            return await self._observer.fetch(query, *args, timeout=NEVER)
 
 
 async def _result(answer: Any, error: BaseException | None) -> Any:
     if error is not None:
         raise error
     return answer
-
-
-_current: list[Gate] = []
-
-
-def gate() -> Gate:
-    """The gate of this simulation."""
-    return _current[0]
-
-
-def install(made: Gate) -> None:
-    """Makes every pool of this process go through a gate; for the life of the process."""
-    _current[:] = [made]
-    original = asyncpg.pool.PoolConnectionHolder.connect
-    settings = database.server_settings
-
-    async def connect(holder: Any) -> None:
-        await gate().connect(holder, original)
-
-    def unlimited(name: str, *, hot: bool, statement_timeout_ms: int, idle_in_transaction_ms: int) -> dict[str, str]:
-        return settings(name, hot=hot, statement_timeout_ms=0, idle_in_transaction_ms=0)
-
-    asyncpg.pool.PoolConnectionHolder.connect = connect  # type: ignore[method-assign]
-    database.server_settings = unlimited
-    database.Connection = SimConnection  # type: ignore[misc]

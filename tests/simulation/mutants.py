@@ -20,7 +20,7 @@ from services.launch.app import record_receipts
 from services.launch.clients import points
 from services.launch.domain.closing import Receipt
 from services.scheduler.store import shards, transaction
-from tests.simulation import gate, seeded
+from tests.simulation import operation, seeded
 from tests.simulation.loop import RUNNING
 
 
@@ -51,7 +51,7 @@ def _swap(module: Any, name: str, old: str, new: str) -> Callable[[], None]:
         assert old in before, f"{name} reads differently now"
         changed = Statement(name, before.replace(old, new))
         queries._statements[name] = changed
-        gate.CHANGED[changed.sql] = name
+        operation.CHANGED[changed.sql] = name
 
     return apply
 

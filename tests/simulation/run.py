@@ -13,10 +13,10 @@ from typing import Any
 
 from tests.simulation.days import DAY_WORKFLOWS, DAYS, Hand
 from tests.simulation.director import Director
-from tests.simulation.gate import ROOT
 from tests.simulation.history import History
 from tests.simulation.invariants import Invariants
 from tests.simulation.loop import VirtualLoop
+from tests.simulation.operation import ROOT
 from tests.simulation.world import World
 
 TORMENT_S = 30.0

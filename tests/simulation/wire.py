@@ -8,211 +8,17 @@ Can go wrong: being kinder than gRPC. A call is never repeated here unless the s
 """
 
 import asyncio
-import random
 from collections.abc import AsyncIterator, Callable, Iterable
 from contextvars import Context
-from dataclasses import dataclass
 from typing import Any
 
 import grpc
 
-from tests.simulation.history import History
-from tests.simulation.loop import DEAD, Process, VirtualLoop
-from tests.simulation.traps import Traps
+from tests.simulation.loop import DEAD, Process
+from tests.simulation.network import Answer, Metadata, Network
+from tests.simulation.server import CallContext, Details, Server
 
-Metadata = tuple[tuple[str, str | bytes], ...]
 _END = object()
-
-
-@dataclass(slots=True)
-class Weather:
-    """How bad the network is: shares of messages."""
-
-    lost: float = 0.0
-    twice: float = 0.0
-    slow: float = 0.0
-    slow_s: float = 1.5
-    stuck: float = 0.0
-    """Of the slow ones, those that take up to …"""
-    stuck_s: float = 25.0
-
-
-@dataclass(frozen=True, slots=True)
-class _Details:
-    method: str
-    invocation_metadata: Metadata
-
-
-class _Context:
-    """What a handler may ask of its call."""
-
-    def __init__(self, loop: VirtualLoop, metadata: Metadata, ends_at: float | None) -> None:
-        self._loop = loop
-        self._metadata = metadata
-        self._ends_at = ends_at
-        self.code = grpc.StatusCode.OK
-        self.details = ""
-        self.trailing: Metadata = ()
-
-    def invocation_metadata(self) -> Metadata:
-        """What came with the call."""
-        return self._metadata
-
-    def time_remaining(self) -> float | None:
-        """Seconds until the caller gives up."""
-        return None if self._ends_at is None else max(0.0, self._ends_at - self._loop.time())
-
-    async def abort(self, code: grpc.StatusCode, details: str = "", trailing_metadata: Metadata = ()) -> None:
-        """Ends the call with a status."""
-        self.code, self.details, self.trailing = code, details, trailing_metadata
-        raise grpc.aio.AbortError
-
-
-@dataclass(frozen=True, slots=True)
-class Answer:
-    """What comes back: bytes, or a status."""
-
-    raw: bytes = b""
-    code: grpc.StatusCode = grpc.StatusCode.OK
-    details: str = ""
-    trailing: Metadata = ()
-
-    def error(self) -> grpc.aio.AioRpcError:
-        """The status as the caller's exception."""
-        return grpc.aio.AioRpcError(
-            self.code, grpc.aio.Metadata(), grpc.aio.Metadata(*self.trailing), details=self.details, debug_error_string=""
-        )
-
-
-class Network:
-    """Who listens where, and what becomes of messages."""
-
-    def __init__(self, loop: VirtualLoop, chance: random.Random, history: History) -> None:
-        self.loop = loop
-        self.chance = chance
-        self.history = history
-        self.weather = Weather()
-        self.servers: dict[str, Server] = {}
-        self.cut: set[frozenset[str]] = set()
-        """Pairs of process names that do not hear each other."""
-        self.counts = {"sent": 0, "lost": 0, "twice": 0, "slow": 0}
-        self.calm: set[str] = {"world"}
-        """Processes whose messages have good weather."""
-        self.live: dict[int, Call] = {}
-        self.avoided: set[str] = set()
-        """Replicas that get no new calls while there are others: a balancer took them out."""
-        self.traps: Traps[Call] = Traps(loop, history)
-        """Requests that a directed day waits for."""
-        self.faults: list[str] = []
-        """Calls that ended in a way that no service means."""
-
-    def delay(self, who: Process | None) -> float:
-        """How long a message takes."""
-        base = self.chance.uniform(0.0002, 0.003)
-        if who is not None and who.name in self.calm:
-            return base
-        if self.weather.slow and self.chance.random() < self.weather.slow:
-            self.counts["slow"] += 1
-            return base + self.chance.uniform(
-                0, self.weather.stuck_s if self.chance.random() < self.weather.stuck else self.weather.slow_s
-            )
-        return base
-
-    def loses(self, who: Process | None) -> bool:
-        """Whether a message is lost."""
-        if who is not None and who.name in self.calm:
-            return False
-        gone = bool(self.weather.lost) and self.chance.random() < self.weather.lost
-        self.counts["lost"] += gone
-        return gone
-
-    def repeats(self, who: Process | None) -> bool:
-        """Whether a message is delivered twice."""
-        if who is not None and who.name in self.calm:
-            return False
-        again = bool(self.weather.twice) and self.chance.random() < self.weather.twice
-        self.counts["twice"] += again
-        return again
-
-    def severed(self, one: Process | None, other: Process | None) -> bool:
-        """Whether two processes are cut off from each other."""
-        return one is not None and other is not None and frozenset((one.name, other.name)) in self.cut
-
-    def died(self, process: Process) -> None:
-        """The connections of a killed process break: whoever handles its calls hears of it."""
-        for call in [one for one in self.live.values() if one.source is process]:
-            call.cancel()
-
-    def find(self, address: str) -> "Server | None":
-        """The server behind an address; of several replicas the seed takes one that lives."""
-        found = [self.servers[one] for one in address.split(",") if one in self.servers]
-        alive = [one for one in found if one.open and one.process.state != DEAD]
-        alive = [one for one in alive if one.process.name not in self.avoided] or alive
-        return self.chance.choice(alive) if alive else None
-
-
-class Server:
-    """What `grpc.aio.server` returns."""
-
-    def __init__(self, network: Network, process: Process, interceptors: Iterable[Any]) -> None:
-        self.network = network
-        self.process = process
-        self.open = False
-        self._interceptors = list(interceptors)
-        self._methods: dict[str, Any] = {}
-        self._addresses: list[str] = []
-        self._tasks: set[asyncio.Task[Any]] = set()
-
-    def add_generic_rpc_handlers(self, handlers: Any) -> None:
-        """The registered ones are enough."""
-
-    def add_registered_method_handlers(self, service: str, handlers: dict[str, Any]) -> None:
-        """Handlers by method."""
-        self._methods |= {f"/{service}/{name}": handler for name, handler in handlers.items()}
-
-    def add_insecure_port(self, address: str) -> int:
-        """Listens."""
-        self._addresses.append(address)
-        return int(address.rpartition(":")[2])
-
-    async def start(self) -> None:
-        """Takes calls."""
-        self.open = True
-        for address in self._addresses:
-            self.network.servers[address] = self
-
-    async def stop(self, grace: float | None) -> None:
-        """Takes no more calls; cancels what is left after the grace."""
-        self.open = False
-        if self._tasks:
-            await asyncio.wait(set(self._tasks), timeout=grace or 0)
-        for task in list(self._tasks):
-            task.cancel()
-
-    async def handler(self, details: _Details) -> Any:
-        """The handler of a method, as the interceptors wrap it."""
-
-        async def registered(asked: _Details) -> Any:
-            return self._methods.get(asked.method)
-
-        found: Any = registered
-        for interceptor in reversed(self._interceptors):
-            found = _continued(interceptor, found)
-        return await found(details)
-
-    def serve(self, work: Any) -> asyncio.Task[Any]:
-        """A task of this server's process."""
-        task = self.network.loop.spawn(self.process, work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-        return task
-
-
-def _continued(interceptor: Any, following: Callable[[_Details], Any]) -> Callable[[_Details], Any]:
-    async def call(details: _Details) -> Any:
-        return await interceptor.intercept_service(following, details)
-
-    return call
 
 
 class Call:
@@ -305,8 +111,8 @@ class Call:
     async def _handle(self, server: Server, number: int) -> None:
         """Runs in the server's process."""
         ends_at = None if self.timeout is None else self.loop.time() + self.timeout
-        context = _Context(self.loop, self.metadata, ends_at)
-        handler = await server.handler(_Details(self.method, self.metadata))
+        context = CallContext(self.loop, self.metadata, ends_at)
+        handler = await server.handler(Details(self.method, self.metadata))
         try:
             if handler is None:
                 raise LookupError

@@ -21,10 +21,11 @@ from libs.rpc.channels import open_channel
 from libs.runtime.host import Host
 from libs.runtime.settings import HostSettings
 from tests.simulation import gate as sql
-from tests.simulation import seeded, wire
+from tests.simulation import pool, seeded, wire
 from tests.simulation.etcd import ADDRESS, EtcdChannel, EtcdServer
 from tests.simulation.history import History
 from tests.simulation.loop import DEAD, PAUSED, Process, VirtualLoop
+from tests.simulation.network import Network, Weather
 from tests.simulation.provider import BASE, SETTLE_S, Provider
 from tests.simulation.workload import WORKFLOWS, Callers
 
@@ -88,7 +89,7 @@ class World:
     seed: int
     urls: dict[str, str]
     history: History
-    network: wire.Network = field(init=False)
+    network: Network = field(init=False)
     gate: sql.Gate = field(init=False)
     etcd: EtcdServer = field(init=False)
     provider: Provider = field(init=False)
@@ -103,11 +104,11 @@ class World:
     def __post_init__(self) -> None:
         self.provider = Provider(self.loop, self._chance("provider"), self.history)
         seeded.install(self.loop, self.seed, self.provider, self.processes.get)
-        self.network = wire.Network(self.loop, self._chance("network"), self.history)
+        self.network = Network(self.loop, self._chance("network"), self.history)
         self.etcd = EtcdServer(self.network)
         self.gate = sql.Gate(self.loop, self._chance("gate"), self.history)
         self.loop.backlog = self.gate
-        sql.install(self.gate)
+        pool.install(self.gate)
         wire.install(self.network, self._etcd_channel)
         os.environ.update(SETTINGS)
         targets = {name: {**target, "settle_ms": int(SETTLE_S * 1000)} for name, target in TARGETS.items()}
@@ -276,7 +277,7 @@ class World:
     def heal(self) -> None:
         """Faults stop: whatever is dead is started, whatever is paused goes on, the network is whole."""
         self.history.note("heal", "")
-        self.network.weather = wire.Weather()
+        self.network.weather = Weather()
         self.network.cut.clear()
         self.network.avoided.clear()
         for traps in (self.network.traps, self.gate.traps, self.provider.traps):
