@@ -214,3 +214,18 @@ def ended_by(granted: GrantedLease, leader: Leader) -> StepFence:
 async def both(*work: Any) -> list[Any]:
     """Side by side; exceptions are answers."""
     return await asyncio.gather(*work, return_exceptions=True)
+
+
+async def waits_for_a_lock(field_: Field) -> bool:
+    waiting = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
+    return bool(await field_.hand.fetchval(waiting))
+
+
+class Calm:
+    """Nothing speaks against ourselves but what the sweep sees itself."""
+
+    loop_lag_ms = 0.0
+    etcd_ms = 0.0
+
+    async def draining(self) -> None:
+        raise AssertionError

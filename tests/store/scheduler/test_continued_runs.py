@@ -16,7 +16,7 @@ from services.scheduler.app.claim_attempts import GrantedLease
 from services.scheduler.app.enqueue_tickets import enqueue_tickets
 from services.scheduler.app.revoke_tickets import revoke_tickets
 from services.scheduler.domain.ticket import Contract, Successor, Ticket
-from tests.store.scheduler.harness import EPOCH, HANDLER, Field, Leader, failure, success
+from tests.store.scheduler.harness import EPOCH, HANDLER, Field, Leader, failure, success, waits_for_a_lock
 from tests.store.scheduler.test_lost_answers import Cut
 
 INPUT = to_value({"run": 7, "steps": {"before": 1}}).SerializeToString()
@@ -176,7 +176,7 @@ async def test_a_commit_that_may_still_be_under_way_is_waited_for(field_: Field,
         async with other.transaction():
             await other.execute("SELECT 1 FROM run_gate WHERE run_id = $1 FOR UPDATE", ticket.run_id)
             looking = asyncio.create_task(look_at_awaited(one.ports, one.book))
-            await wait_until(lambda: blocked(field_), what="a look that waits for the commit")
+            await wait_until(lambda: waits_for_a_lock(field_), what="a look that waits for the commit")
             await other.execute(
                 'INSERT INTO ticket SELECT (jsonb_populate_record(t, \'{"step_key": "t", "state": 1}\')).* FROM ticket AS t'
                 " WHERE t.run_id = $1 AND t.step_key = 's'",
@@ -187,10 +187,6 @@ async def test_a_commit_that_may_still_be_under_way_is_waited_for(field_: Field,
         await other.close()
     assert one.book.ready.get((ticket.run_id, "t")) is not None
     assert not one.book.unsure
-
-
-async def blocked(field_: Field) -> bool:
-    return bool(await field_.hand.fetchval("SELECT count(*) FROM pg_locks WHERE NOT granted"))
 
 
 class Unsigned:

@@ -1,6 +1,5 @@
 """Every commit is of a leader whose epoch is in the shard's row: races of leaders, deposed ones, incarnations of the database."""
 
-import asyncio
 from pathlib import Path
 
 import asyncpg
@@ -12,15 +11,10 @@ from libs.kernel.ids import NIL
 from libs.kernel.refusal import Reason, Refusal
 from libs.pg import Queries
 from libs.testkit.databases import prepare_all
-from libs.testkit.waiting import wait_until
-from services.scheduler.app.beat_attempts import beat_attempts
 from services.scheduler.app.end_attempts import end_attempts
-from services.scheduler.app.expire_leases import Expiry
 from services.scheduler.app.renew_leases import Renewed, renew_leases
 from services.scheduler.domain.ending import LOST, Ending
-from services.scheduler.domain.lease import Answer, Beat
 from services.scheduler.domain.ticket import End
-from services.scheduler.ports import GrantAsk
 from tests.store.scheduler.harness import EPOCH, Field, Leader, both, ended_by, failure, holder, success
 
 
@@ -270,76 +264,6 @@ async def test_the_fence_of_a_step_never_falls(field_: Field, one: Leader) -> No
             await field_.hand.execute(f"UPDATE ticket SET {change}")
 
 
-async def test_a_taken_over_lease_gets_a_full_ttl_whatever_the_wall_clock_says(field_: Field, one: Leader) -> None:
-    ticket = field_.ticket()
-    await one.enqueue(ticket)
-    (granted,) = await one.claim()
-    field_.clock.jump(-3_600_000)
-    new = await field_.leader("new")
-    await new.lead(6)
-    lease = new.book.leases[ticket.key]
-    assert (lease.fence, lease.heard_ms, lease.beaten) == (granted.lease.fence, field_.clock.monotonic_ms(), True)
-    field_.clock.jump(7_200_000)
-    said = Beat(ticket.run_id, "s", lease.fence.attempt_id, lease.fence.lease_epoch)
-    field_.clock.advance(100)
-    (beaten,) = beat_attempts(new.ports, new.book, "w1", "a", "", [said])
-    assert beaten.answer is Answer.LIVE
-    assert lease.heard_ms == field_.clock.monotonic_ms()
-
-
-async def test_silence_is_judged_by_our_own_monotonic_clock_alone(field_: Field, one: Leader) -> None:
-    expiry = Expiry(one.ports, one.book, Calm(), 1_000)
-    ticket = field_.ticket()
-    await one.enqueue(ticket)
-    (granted,) = await one.claim()
-    said = Beat(ticket.run_id, "s", granted.lease.fence.attempt_id, 1)
-    assert beat_attempts(one.ports, one.book, "w1", "a", "", [said])[0].answer is Answer.LIVE
-    for jump_ms in (-3_600_000, 7_200_000):
-        field_.clock.jump(jump_ms)
-        await expiry.run()
-    for _ in range(8):
-        field_.clock.advance(1_000)
-        await expiry.run()
-    assert (await field_.row(ticket.run_id))["state"] == 2
-    field_.clock.advance(1_000)
-    await expiry.run()
-    assert [fact.end for fact in await field_.told("attempt_finished")] == [End.LOST]
-    assert beat_attempts(one.ports, one.book, "w1", "a", "", [said])[0].answer is Answer.FENCED
-
-
-async def test_a_process_that_was_late_itself_calls_nobody_late(field_: Field, one: Leader) -> None:
-    expiry = Expiry(one.ports, one.book, Calm(), 1_000)
-    ticket = field_.ticket()
-    await one.enqueue(ticket)
-    (granted,) = await one.claim()
-    await expiry.run()
-    field_.clock.advance(20_000)  # paused: beats of that time are still to be read
-    await expiry.run()
-    assert (await field_.row(ticket.run_id))["state"] == 2
-    said = Beat(ticket.run_id, "s", granted.lease.fence.attempt_id, 1)
-    assert beat_attempts(one.ports, one.book, "w1", "a", "", [said])[0].answer is Answer.LIVE
-
-
-@pytest.mark.requirement("sched.authority")
-async def test_a_new_leader_waits_for_the_commit_under_way_and_finds_it(field_: Field, one: Leader) -> None:
-    ticket = field_.ticket()
-    await one.enqueue(ticket)
-    new = await field_.leader("new")
-    async with one.store.commit(dict(one.book.epochs), [ticket.run_id], incarnation=one.book.incarnation) as tx:
-        taking = asyncio.create_task(new.lead(6))
-        await wait_until(lambda: waits_for_a_lock(field_), what="the new leader waits")
-        ask = GrantAsk(ticket.key, 1, 0, one.book.epochs[ticket.shard], field_.ids.random128(), "w", field_.ids.random128())
-        assert await tx.grant([ask], 0)
-        assert not taking.done()
-    assert len(await taking) == 64
-    assert new.book.leases[ticket.key].fence.attempt_id == ask.attempt_id
-
-
-async def waits_for_a_lock(field_: Field) -> bool:
-    waiting = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
-    return bool(await field_.hand.fetchval(waiting))
-
-
 @pytest.mark.requirement("attempt.fenced")
 async def test_an_end_that_is_not_acknowledged_is_not_closed_by_the_row_either(field_: Field, one: Leader) -> None:
     ticket = field_.ticket(points=3)
@@ -354,16 +278,6 @@ async def test_an_end_that_is_not_acknowledged_is_not_closed_by_the_row_either(f
     assert len(await field_.told("attempt_finished")) == 1
 
 
-class Calm:
-    """Nothing speaks against ourselves but what the sweep sees itself."""
-
-    loop_lag_ms = 0.0
-    etcd_ms = 0.0
-
-    async def draining(self) -> None:
-        raise AssertionError
-
-
 async def test_many_reports_of_one_batch_are_judged_one_a_step(field_: Field, one: Leader) -> None:
     tickets = [field_.ticket() for _ in range(5)]
     await one.enqueue(*tickets)
@@ -372,30 +286,3 @@ async def test_many_reports_of_one_batch_are_judged_one_a_step(field_: Field, on
     outcomes = await one.complete(*asks)
     assert outcomes[:6] == [True] * 6
     assert outcomes[6].reason is Reason.LEASE_FENCED
-
-
-async def test_old_closed_runs_are_forgotten_and_open_ones_are_not(field_: Field, one: Leader) -> None:
-    done, open_ = field_.ticket(), field_.ticket()
-    await one.enqueue(done, open_)
-    granted = await one.claim(slots=2)
-    by_run = {g.lease.run_id: g for g in granted}
-    assert await one.complete(success(by_run[done.run_id])) == [True]
-    for ticket in (done, open_):
-        await one.raise_gate(ticket.run_id, EPOCH + 1, Mode.CLOSED, "succeeded")
-    assert await one.store.forget_runs(done.run_id, 500) == 0
-    field_.clock.advance(1)
-    assert await one.store.forget_runs(field_.ids.uuid7(), 500) == 1
-    for table in ("ticket", "attempt", "run_gate"):
-        rows = await field_.hand.fetch(f"SELECT run_id FROM {table}")
-        assert [row["run_id"] for row in rows] == ([] if table == "attempt" else [open_.run_id])
-
-
-async def test_sixty_four_shards_with_thousands_of_tickets_are_taken_over_quickly(field_: Field, one: Leader) -> None:
-    for _ in range(4):
-        await one.enqueue(*[field_.ticket() for _ in range(500)])
-    new = await field_.leader("new")
-    loop = asyncio.get_running_loop()
-    began = loop.time()
-    assert len(await new.lead(6)) == 64
-    assert loop.time() - began < 1.0
-    assert len(new.book.ready) == 2000
