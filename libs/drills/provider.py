@@ -104,7 +104,7 @@ def _handler(provider: Provider) -> type[BaseHTTPRequestHandler]:
             _, place, _, run, step, slot = self.path.split("/")
             times, lose = provider.apply(place, self.headers["idempotency-key"], run, step, slot)
             if provider.slow_ms:
-                time.sleep(provider.slow_ms / 1000)
+                time.sleep(provider.slow_ms / 1000)  # the fault itself: a provider that takes so long to answer
             if lose:
                 self.close_connection = True
                 return

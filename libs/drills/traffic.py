@@ -21,6 +21,8 @@ WORKFLOW = "drill"
 PATIENT_WORKFLOW = "drill-patient"
 REPEAT_EVERY = 5
 CANCEL_EVERY = 6
+ASK_AGAIN_S = 0.3
+"""A caller that was refused for a while asks again after this: drills record refusals, and need no storm of them."""
 
 
 def word(kind: Any, number: int) -> str:
@@ -113,7 +115,7 @@ class Traffic:
                 self.history.note("client", "refused", call="launch", reason=refused.reason, request_id=request_id)
                 if refused.reason not in ("AUTHORITY_UNREACHABLE", "DEADLINE_EXCEEDED", "DRAINING", "UNAVAILABLE"):
                     return ""
-                await asyncio.sleep(0.2)
+                await asyncio.sleep(ASK_AGAIN_S)
                 continue
             self.history.note("client", "launched", request_id=request_id, run=run.run_id, epoch=run.epoch)
             return str(run.run_id)
@@ -125,7 +127,7 @@ class Traffic:
                 answer = await self.client.cancel(run_id, "a drill")
             except RunwayError as refused:
                 self.history.note("client", "refused", call="cancel", reason=refused.reason, run=run_id)
-                await asyncio.sleep(0.5)
+                await asyncio.sleep(ASK_AGAIN_S)
                 continue
             phase = word(pb.CancelPhase, answer.phase)
             self.history.note(
@@ -162,7 +164,7 @@ class Traffic:
                 return
             except RunwayError as refused:
                 self.history.note("client", "refused", call="wait", reason=refused.reason, run=launched.run_id)
-                await asyncio.sleep(0.2)
+                await asyncio.sleep(ASK_AGAIN_S)
                 continue
             state = word(pb.RunState, run.state).lower()
             self.history.note("client", "seen", run=run.run_id, state=state, outcome=run.outcome, epoch=run.epoch)

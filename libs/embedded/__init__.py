@@ -6,7 +6,7 @@ says what to do.
 """
 
 from libs.embedded.etcd import EmbeddedEtcd
-from libs.embedded.postgres import EmbeddedPostgres
+from libs.embedded.postgres import EmbeddedPostgres, running_url
 from libs.embedded.process import EmbeddedError, dies_with_the_owner, free_port
 
-__all__ = ["EmbeddedError", "EmbeddedEtcd", "EmbeddedPostgres", "dies_with_the_owner", "free_port"]
+__all__ = ["EmbeddedError", "EmbeddedEtcd", "EmbeddedPostgres", "dies_with_the_owner", "free_port", "running_url"]

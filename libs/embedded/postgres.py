@@ -35,6 +35,15 @@ _LONGEST_SOCKET_PATH = 107 - len("/.s.PGSQL.65535")
 """What is left of the kernel's limit for the folder, in bytes."""
 
 
+PASSWORD_FILE = "superuser.pw"  # noqa: S105 - the name of a file
+
+
+def running_url(folder: Path) -> str:
+    """The superuser's address of a server that some process runs in this folder, for whoever looks on: benchmarks, tests."""
+    port = (folder / "data" / "postmaster.pid").read_text().splitlines()[3].strip()
+    return f"postgresql://postgres:{(folder / PASSWORD_FILE).read_text().strip()}@127.0.0.1:{port}/postgres"
+
+
 class EmbeddedPostgres(EmbeddedServer):
     """A PostgreSQL server that belongs to this process. `port=0` takes a free one.
 
@@ -55,7 +64,7 @@ class EmbeddedPostgres(EmbeddedServer):
         super().__init__("PostgreSQL", folder, "postgres.log", signal.SIGINT, port, timeout_s)
         self._settings = {**SETTINGS, **(settings or {})}
         self._data = self.folder / "data"
-        self._password_file = self.folder / "superuser.pw"
+        self._password_file = self.folder / PASSWORD_FILE
         self._bin = Path()
         self._account = Account(0, 0)
         self._socket_folder = self.folder / "sock"

@@ -37,6 +37,8 @@ MARK = "runway-dev-data"
 ADDRESSES = "addresses.json"
 """Where the processes listened last."""
 START_TIMEOUT_S = 60.0
+LOOK_S = 0.5
+"""How often it is looked whether PostgreSQL and etcd still run; their end has no event of its own here."""
 STOP_TIMEOUT_S = 15.0
 
 
@@ -314,7 +316,7 @@ class DevStack:
                     name = type(server).__name__.removeprefix("Embedded")
                     self.say("broken", f"{name} ended; see its log in {self.folder}")
                     return
-            await asyncio.sleep(0.5)
+            await asyncio.sleep(LOOK_S)
 
     async def stop(self) -> None:
         """Hosts first, each drained; then etcd and PostgreSQL."""

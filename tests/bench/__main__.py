@@ -16,8 +16,9 @@ import sys
 import time
 from typing import Any
 
+from libs.embedded import running_url
 from tests.bench import check, day, growth, measures, startup
-from tests.bench.bench_stack import FOLDER, Bench, admin_url, say, started, write_json
+from tests.bench.bench_stack import FOLDER, Bench, say, started, write_json
 from tests.bench.peers import environments as peers
 
 SHAPES: dict[str, Any] = {
@@ -87,7 +88,7 @@ async def peer(name: str, bench: Bench) -> object:
         if name == "dbos":
             python = await asyncio.to_thread(peers.python_with, name, peers.DBOS)
             await bench.admin.execute("CREATE DATABASE dbos_bench")
-            url = (await admin_url(bench.profile.parent)).rsplit("/", 1)[0] + "/dbos_bench"
+            url = running_url(bench.profile.parent / "postgres").rsplit("/", 1)[0] + "/dbos_bench"
             arguments = [url, json.dumps(shapes)]
         elif name == "temporal":
             python = await asyncio.to_thread(peers.python_with, name, peers.TEMPORAL)

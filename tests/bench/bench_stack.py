@@ -19,6 +19,7 @@ from runway_sdk.testing import Stack
 
 from libs.drills.history import History
 from libs.drills.installation import Installation, Recipe
+from libs.embedded import running_url
 from tests.bench import flows
 
 FOLDER = Path("build/bench")
@@ -109,18 +110,10 @@ def spent(before: dict[str, float], after: dict[str, float]) -> dict[str, float]
     return {kind: after[kind] - before.get(kind, 0.0) for kind in after}
 
 
-async def admin_url(data: Path) -> str:
-    """The embedded PostgreSQL of an installation."""
-    server = data / "postgres"
-    port = (server / "data" / "postmaster.pid").read_text().splitlines()[3].strip()
-    password = next(path for path in server.iterdir() if path.name.endswith(".pw") or "password" in path.name).read_text()
-    return f"postgresql://postgres:{password.strip()}@127.0.0.1:{port}/postgres"
-
-
 @asynccontextmanager
 async def _measurable(data: Path, root: int) -> AsyncIterator[Bench]:
     """The installation in this folder, with the benchmark's workflows published."""
-    admin = await asyncpg.connect(await admin_url(data))
+    admin = await asyncpg.connect(running_url(data / "postgres"))
     target = read_profile(data / "profile.json")
     bench = Bench(Client(target), target, data / "profile.json", admin, root)
     try:

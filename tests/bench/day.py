@@ -11,7 +11,8 @@ import asyncpg
 from runway.launch.v1 import launch_service_pb2 as pb
 from runway_sdk.values import to_value
 
-from tests.bench.bench_stack import Bench, admin_url, say, spent, started
+from libs.embedded import running_url
+from tests.bench.bench_stack import Bench, say, spent, started
 
 TABLES = """
 SELECT s.schemaname || '.' || s.relname AS name, s.n_live_tup AS live, s.n_dead_tup AS dead,
@@ -46,7 +47,7 @@ async def _sample(bench: Bench, began: float) -> dict[str, object]:
 
 async def _launch(bench: Bench, runs: int, ahead: int) -> None:
     """Launches them all, while at most `ahead` are open."""
-    watching = await asyncpg.connect(await admin_url(bench.profile.parent))  # the sampler has the other connection
+    watching = await asyncpg.connect(running_url(bench.profile.parent / "postgres"))  # the sampler has the other connection
     try:
         await _launch_all(bench, watching, runs, ahead)
     finally:

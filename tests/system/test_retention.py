@@ -8,8 +8,8 @@ import pytest
 from runway_sdk import NotFound
 from runway_sdk.testing import Stack
 
+from libs.embedded import running_url
 from libs.testkit.waiting import wait_until
-from tests.bench.bench_stack import admin_url
 from tests.system.conftest import FLOWS, Counter
 from tests.system.flows import hammering, waiting
 
@@ -48,7 +48,7 @@ async def test_ended_runs_are_forgotten_and_open_ones_are_not(tmp_path: Path, co
         if "pytest" in parent.name:
             parent.chmod(0o755)
     async with Stack.start(tmp_path / "s", environ=environ, apart=()) as stack, stack.worker(f"{FLOWS}:hammering"):
-        admin = await asyncpg.connect(await admin_url(stack.folder / "data"))
+        admin = await asyncpg.connect(running_url(stack.folder / "data" / "postgres"))
         try:
             await stack.client.publish(hammering)
             await stack.client.publish(waiting)

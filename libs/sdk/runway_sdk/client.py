@@ -44,6 +44,8 @@ TERMINAL = frozenset(
 )
 DECIDED = TERMINAL | {pb.RUN_STATE_CANCELLING, pb.RUN_STATE_CLOSING}
 WAIT_S = 20
+RESUME_PAUSE_S = 0.2
+"""Before a broken stream is opened again, so that a server on its way up is not asked in a tight loop."""
 LAUNCH_FOR_S = 60
 """How long a launch is repeated while nobody can decide, or while the tenant's rate is used up."""
 
@@ -208,7 +210,7 @@ class Client:
                 typed = error_of(error)
                 if not isinstance(typed, Unavailable):
                     raise typed from None
-            await asyncio.sleep(0.2)
+            await asyncio.sleep(RESUME_PAUSE_S)
 
     async def cancel(self, run_id: str, reason: str = "", expected_version: int | None = None) -> pb.CancelRunResponse:
         """Stops a run; the answer says what is enforced already."""

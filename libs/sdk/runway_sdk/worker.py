@@ -32,6 +32,8 @@ from runway_sdk.workflow import Step, Workflow, identifier
 
 log = logging.getLogger("runway.worker")
 CLAIM_WAIT_S = 20
+BEAT_TICK_S = 0.2
+"""How often it is looked which attempts are due to beat: the shortest interval there is."""
 LAST_ANSWER_S = 2.0
 """How long a draining worker waits for what its claim got."""
 STOP_S = 5.0
@@ -274,7 +276,7 @@ class Worker:
         assert self._connection is not None
         loop = asyncio.get_running_loop()
         while True:
-            await asyncio.sleep(0.2)
+            await asyncio.sleep(BEAT_TICK_S)
             now = loop.time()
             due = [live for live in self._live.values() if live.beat_at <= now and not live.holder.lost.is_set()]
             for at in range(0, len(due), 5000):

@@ -66,6 +66,7 @@ class WaitHub:
             return
         now = await self._versions.versions_of(list(waited))
         before, self._seen = self._seen, {run_id: seen for run_id, seen in now.items() if run_id in waited}
+        self.poke(waited - now.keys())  # forgotten after its retention: who waits reads, and is told so
         self.poke([run_id for run_id, seen in now.items() if run_id not in before or before[run_id][2] != seen[2]])
         self.poke([run_id for run_id, seen in now.items() if before.get(run_id) != seen], state=False)
 

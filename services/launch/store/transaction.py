@@ -16,11 +16,18 @@ from libs.pg import Database, Queries, Tx
 from services.launch.domain.admission import Account, Admitted
 from services.launch.domain.adopting import Adopted
 from services.launch.domain.closing import Closing, Decided, Progress
-from services.launch.domain.run import RunEventFacts, RunHead, RunState
+from services.launch.domain.run import FailureFacts, RunEventFacts, RunHead, RunState
 from services.launch.ports import FirstReceipt, Notice, Usage
 from services.launch.store import rows
 
 _Q = Queries.load(Path(__file__).parent / "sql" / "runs.sql")
+_NO_FAILURE = FailureFacts("", "", "")
+
+
+def _failures(failures: Sequence[FailureFacts | None]) -> tuple[list[str], list[str], list[str]]:
+    """Their three columns; empty text where there is none."""
+    told = [failure or _NO_FAILURE for failure in failures]
+    return [f.failure_class for f in told], [f.message for f in told], [f.type for f in told]
 
 
 class LaunchTx:
@@ -48,7 +55,6 @@ class LaunchTx:
     async def admit(self, admitted: Sequence[Admitted], incarnation: int, now_ms: int) -> None:
         """Runs, first events, reservations, balances."""
         asks = [item.launch for item in admitted]
-        failures = [item.denied for item in admitted]
         states = [int(RunState.DENIED if item.denied else RunState.ACCEPTED) for item in admitted]
         self._tx.later(
             _Q.admit,
@@ -71,9 +77,7 @@ class LaunchTx:
             [a.input for a in asks],
             [a.labels for a in asks],
             [a.actor for a in asks],
-            [f.failure_class if f else "" for f in failures],
-            [f.message if f else "" for f in failures],
-            [f.type if f else "" for f in failures],
+            *_failures([item.denied for item in admitted]),
             now_ms,
         )
 
@@ -87,7 +91,6 @@ class LaunchTx:
         """Outcomes."""
         if not decided:
             return
-        failures = [item.closing.failure for item in decided]
         await self._tx.fetch(
             _Q.apply_closings,
             [item.head.run_id for item in decided],
@@ -96,9 +99,7 @@ class LaunchTx:
             [item.closing.outcome for item in decided],
             [item.epoch for item in decided],
             [item.closing.output for item in decided],
-            [f.failure_class if f else "" for f in failures],
-            [f.message if f else "" for f in failures],
-            [f.type if f else "" for f in failures],
+            *_failures([item.closing.failure for item in decided]),
             now_ms,
         )
 
@@ -123,7 +124,6 @@ class LaunchTx:
         """This incarnation's epochs."""
         if not adopted:
             return
-        failures = [item.failure for item in adopted]
         await self._tx.fetch(
             _Q.adopt,
             [item.head.run_id for item in adopted],
@@ -132,9 +132,7 @@ class LaunchTx:
             [item.outcome for item in adopted],
             [item.epoch for item in adopted],
             [item.awaits for item in adopted],
-            [f.failure_class if f else "" for f in failures],
-            [f.message if f else "" for f in failures],
-            [f.type if f else "" for f in failures],
+            *_failures([item.failure for item in adopted]),
             now_ms,
         )
 
@@ -142,14 +140,11 @@ class LaunchTx:
         """Outputs and failures of adopted outcomes."""
         if not told:
             return
-        failures = [item.failure for item in told]
         await self._tx.fetch(
             _Q.tell_again,
             [item.run_id for item in told],
             [item.output for item in told],
-            [f.failure_class if f else "" for f in failures],
-            [f.message if f else "" for f in failures],
-            [f.type if f else "" for f in failures],
+            *_failures([item.failure for item in told]),
             now_ms,
         )
 

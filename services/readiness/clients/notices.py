@@ -1,5 +1,6 @@
 """Builds the events that readiness sends. Implements `ports.Notices`; every event carries its run's trace."""
 
+from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 
 from runway.events.v1 import events_pb2
@@ -10,8 +11,8 @@ from services.readiness.domain.graph import Graph
 from services.readiness.domain.steps import GraphEnd, Step, StepState
 from services.readiness.ports import Notice, RunFacts
 
-_REMEMBERED = 5_000
-"""Steps of workflow versions."""
+REMEMBERED_BYTES = 8_388_608
+"""What templates of tickets may weigh on the wire; in memory it is a few times that."""
 
 
 class EventNotices:
@@ -20,24 +21,27 @@ class EventNotices:
     def __init__(self, ids: IdSource, ticket_limit_bytes: int) -> None:
         self._ids = ids
         self._ticket_limit_bytes = ticket_limit_bytes
-        self._same: dict[tuple[bytes, str], events_pb2.StepReady] = {}
+        self._same: OrderedDict[tuple[bytes, str], tuple[events_pb2.StepReady, int]] = OrderedDict()
+        self._bytes = 0
 
     def _template(self, digest: bytes, graph: Graph, key: str) -> events_pb2.StepReady:
         """What every ticket of a step says."""
-        found = self._same.get((digest, key))
-        if found is None:
+        kept = self._same.get((digest, key))
+        if kept is None:
             successors = translate.successors_event(graph, key, self._ticket_limit_bytes)
             told = 0 < successors.ByteSize() <= translate.SUCCESSORS_BYTES and successors.steps
-            found = events_pb2.StepReady(
+            made = events_pb2.StepReady(
                 step_key=key,
                 contract=translate.contract_event(graph.nodes[key].contract),
                 workflow_digest=digest,
                 successors=successors if told else None,
             )
-            if len(self._same) >= _REMEMBERED:
-                self._same.clear()
-            self._same[(digest, key)] = found
-        return found
+            kept = self._same[(digest, key)] = (made, made.ByteSize())
+            self._bytes += kept[1]
+            while self._bytes > REMEMBERED_BYTES and len(self._same) > 1:
+                self._bytes -= self._same.popitem(last=False)[1][1]
+        self._same.move_to_end((digest, key))
+        return kept[0]
 
     def _event(self, run: RunFacts, receiver: str, kind: str, event: events_pb2.Event, now_ms: int) -> Notice:
         event.event_id = self._ids.random128().bytes

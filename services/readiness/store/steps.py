@@ -23,6 +23,7 @@ from services.readiness.ports import Notice, RunFacts
 LOOK_EVERY_MS = 1_000
 """How often backoffs that another process noted are looked for."""
 _Q = Queries.load(Path(__file__).parent / "sql" / "steps.sql")
+_NO_FAILURE = FailureFacts("", "", "")
 
 
 def _step(row: asyncpg.Record) -> Step:
@@ -43,6 +44,12 @@ def _step(row: asyncpg.Record) -> Step:
 
 def _run(row: asyncpg.Record) -> RunFacts:
     return RunFacts(*(row[name] for name in RunFacts.__dataclass_fields__))
+
+
+def _failures(steps: Sequence[tuple[UUID, Step]]) -> tuple[list[str], list[str], list[str]]:
+    """Their three columns; empty text where there is none."""
+    told = [step.failure or _NO_FAILURE for _, step in steps]
+    return [f.failure_class for f in told], [f.message for f in told], [f.type for f in told]
 
 
 class ReadinessTx:
@@ -82,7 +89,6 @@ class ReadinessTx:
         """The steps of new runs."""
         if not steps:
             return
-        failures = [step.failure for _, step in steps]
         self._tx.later(
             _Q.add_steps,
             [run_id for run_id, _ in steps],
@@ -91,9 +97,7 @@ class ReadinessTx:
             [step.ticket_sequence for _, step in steps],
             [step.attempts for _, step in steps],
             [step.version for _, step in steps],
-            [f.failure_class if f else "" for f in failures],
-            [f.message if f else "" for f in failures],
-            [f.type if f else "" for f in failures],
+            *_failures(steps),
         )
 
     async def lock_runs(self, run_ids: Sequence[UUID]) -> dict[UUID, RunFacts]:
@@ -111,7 +115,6 @@ class ReadinessTx:
         """Changed runs and steps."""
         if steps:
             self.retries_ms += [step.retry_at_ms for _, step in steps if step.retry_at_ms]
-            failures = [step.failure for _, step in steps]
             saved = await self._tx.fetch(
                 _Q.save_steps,
                 [run_id for run_id, _ in steps],
@@ -123,9 +126,7 @@ class ReadinessTx:
                 [step.retry_at_ms for _, step in steps],
                 [step.wait_reason for _, step in steps],
                 [step.output for _, step in steps],
-                [f.failure_class if f else "" for f in failures],
-                [f.message if f else "" for f in failures],
-                [f.type if f else "" for f in failures],
+                *_failures(steps),
                 [json.dumps(dict(step.pending)) if step.pending else "" for _, step in steps],
             )
             if len(saved) != len(steps):

@@ -31,6 +31,8 @@ from services.scheduler.ports import GrantAsk, Granted, Ports, Signed, Tx
 
 log = get_logger(__name__)
 CLAIMS_REMEMBERED = 20_000
+REFUSED_PAUSE_S = 0.1
+"""Whoever refused a cycle gets a moment: the polls still wait, and the next plan begins anew."""
 CLASS_NAMES = {1: "interactive", 2: "automation", 3: "migration", 4: "approval_resume"}
 
 
@@ -203,7 +205,7 @@ class ClaimDesk:
                     continue
             except Refusal as no:
                 log.warning("a claim cycle was refused", reason=no.reason.value, message=no.message)
-                await asyncio.sleep(0.1)  # whoever refused gets a moment: the polls still wait, and the next plan begins anew
+                await asyncio.sleep(REFUSED_PAUSE_S)
                 self.book.wake.set()
 
     async def cycle(self) -> int:

@@ -10,6 +10,7 @@ from runway_sdk.values import from_value, to_value
 
 from libs.kernel.epochs import Mode
 from libs.kernel.refusal import Reason, Refusal
+from libs.runtime import faults
 from libs.testkit.waiting import wait_until
 from services.scheduler.app.acknowledge_raises import look_at_awaited
 from services.scheduler.app.claim_attempts import GrantedLease
@@ -207,3 +208,20 @@ async def test_a_token_that_cannot_be_made_leaves_no_poll_waiting(field_: Field,
     assert await asyncio.wait_for(waiting, 5) == []
     assert one.desk.waiting == 0
     assert len(one.book.leases) == 2, "they are not taken up, and end by themselves"
+
+
+async def test_what_is_committed_and_did_not_get_into_memory_is_looked_at_again(field_: Field, one: Leader) -> None:
+    teach(one)
+    ticket, granted = await held(field_, one)
+    waiting = asyncio.create_task(one.desk.claim(one.ask(), 300))
+    await wait_until(lambda: one.desk.waiting)
+    faults.arm({"RUNWAY_FAULTS_ARMED": "development", "RUNWAY_FAULTS": "scheduler.after_complete=raise"})
+    try:
+        with pytest.raises(faults.FaultInjected):
+            await one.complete(success(granted, OUTPUT))
+    finally:
+        faults.arm({})
+    assert await asyncio.wait_for(waiting, 5) == [], "the poll's lease was not handed out, and it does not hang"
+    assert one.book.unsure == {(ticket.run_id, "t"), (ticket.run_id, "u")}
+    await look_at_awaited(one.ports, one.book)
+    assert len(one.book.ready) + sum(key[1] in "tu" for key in one.book.leases) == 2

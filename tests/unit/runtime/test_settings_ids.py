@@ -64,3 +64,11 @@ def test_services_are_named_or_all() -> None:
     for wrong in ("", "lunch", "launch,lunch"):
         with pytest.raises(ValueError, match="services are"):
             parse_services(wrong)
+
+
+def test_runs_outlast_the_events_that_may_be_sent_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RUNWAY_OUTBOX_KEEP_MS", "3600000")
+    assert HostSettings().outbox_keep_ms == 3_600_000
+    monkeypatch.setenv("RUNWAY_RETENTION_MS", "7200000")
+    with pytest.raises(ValueError, match="must be more than twice RUNWAY_OUTBOX_KEEP_MS"):
+        HostSettings()
