@@ -27,7 +27,7 @@ POLL_S = 0.25
 
 async def ask(url: str, statement: Statement) -> list[Mapping[str, Any]]:
     """One statement on a connection of its own, so that no drill finds it broken."""
-    database = Database(url, name="drill", size=1, hot=False)
+    database = Database(url, name="drill", size=1, hot=False, observer=True)
     await database.open()
     try:
         return [dict(row) for row in await database.fetch(statement)]

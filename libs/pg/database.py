@@ -3,24 +3,28 @@
 Can go wrong, and how it is told: no connection in time, or the server away: `AUTHORITY_UNREACHABLE`, nothing was decided. The
 answer of a commit lost, or a commit that came with a warning (a cancelled wait for the standby looks like success): the same
 reason with detail `commit = unknown`. A deadlock is retried once by `run`. An older incarnation that answers after a newer one
-was seen (a former primary) is refused.
+was seen (a former primary) is refused. What such an unknown commit wrote can be read at once, although no standby may have it,
+and to read is not to confirm: so after one, and on every new connection, the first thing done is a commit of our own that is
+confirmed, since WAL reaches a standby in order. Until one is, the database is no authority.
 """
 
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from typing import Any, TypeVar, cast
 
 import asyncpg
 
 from libs.kernel.refusal import Refusal
 from libs.pg.driver import arrays_are_lists, plain
-from libs.pg.errors import RETRYABLE, away, translated, unknown
+from libs.pg.errors import RETRYABLE, away, is_unknown, translated, unknown
 from libs.pg.queries import Statement, together
 from libs.pg.session import (
     Connection,
+    Doubts,
+    doubts_of,
     driver_url,
     keep_nothing,
     read_incarnation,
@@ -57,6 +61,13 @@ class Tx:
         if self._later:
             await self.finish()
         return await self._run(statement, args)
+
+    async def prove(self) -> None:
+        """Makes the commit confirm what was read, although nothing was written: for a caller who is told that something stands.
+
+        A neighbour's cancelled wait for the standby shows its rows to others before it tells its own caller.
+        """
+        await self.fetch(session_queries.prove)
 
     async def _run(self, statement: Statement, args: Iterable[Any]) -> list[asyncpg.Record]:
         with translated(self._name, committing=False):
@@ -107,8 +118,12 @@ class Database:
         idle_in_transaction_ms: int = 1_000,
         acquire_timeout_ms: int = 5_000,
         counter: int | None = None,
+        observer: bool = False,
     ) -> None:
-        """`hot=False` for cold paths and tools: the planner decides. `counter` defaults to `RUNWAY_RESTORE_COUNTER`."""
+        """`hot=False` for cold paths and tools: the planner decides. `counter` defaults to `RUNWAY_RESTORE_COUNTER`.
+
+        `observer`: for tools that look and promise nothing; they also see what no standby has confirmed.
+        """
         self.name = name
         self._url = driver_url(url)
         self._size = size
@@ -122,6 +137,8 @@ class Database:
         self._incarnation = 0
         self._listeners: list[Callable[[int], None]] = []
         self._expiry: asyncio.Task[None] | None = None
+        self._doubts = Doubts() if observer else doubts_of(self._url)
+        self._observer = observer
 
     @property
     def incarnation(self) -> int:
@@ -186,7 +203,7 @@ class Database:
     @asynccontextmanager
     async def _transaction(self) -> AsyncIterator[Tx]:
         async with self._connection() as connection:
-            warnings, incarnation = connection.warnings, connection.incarnation  # while the connection is certainly ours
+            incarnation = connection.incarnation  # while the connection is certainly ours
             transaction = connection.transaction()
             with translated(self.name, committing=False):
                 await transaction.start()
@@ -200,10 +217,8 @@ class Database:
             with translated(self.name, committing=False):
                 if connection.is_closed():
                     raise away(self.name)
-            warnings.clear()
-            with translated(self.name, committing=True):
+            with self._confirmed(connection):
                 await transaction.commit()
-            self._confirm(warnings)
 
     async def fetch(self, statement: Statement, *args: Any) -> list[asyncpg.Record]:
         """Runs one statement that commits by itself; once more when a neighbour's locks made the server undo it."""
@@ -217,12 +232,13 @@ class Database:
 
     async def _fetch_once(self, statement: Statement, args: tuple[Any, ...]) -> list[asyncpg.Record]:
         async with self._connection() as connection:
-            warnings = connection.warnings
-            warnings.clear()
-            with translated(self.name, committing=True):
-                rows = await connection.fetch(statement.sql, *plain(args))
-            self._confirm(warnings)
-            return rows
+            return await self._fetch_confirmed(connection, statement, args)
+
+    async def _fetch_confirmed(
+        self, connection: Connection, statement: Statement, args: tuple[Any, ...]
+    ) -> list[asyncpg.Record]:
+        with self._confirmed(connection):
+            return await connection.fetch(statement.sql, *plain(args))
 
     async def run(self, work: Callable[[Tx], Awaitable[T]]) -> T:
         """Runs `work` in a transaction; once more when a neighbour's locks made the server undo it."""
@@ -257,6 +273,10 @@ class Database:
             with translated(self.name, committing=False):
                 if connection.is_closed():  # lost on its way to us: the driver has taken it back already
                     raise away(self.name)
+            while self._doubts.open and not self._observer:
+                raised = self._doubts.raised
+                await self._fetch_confirmed(connection, session_queries.prove, ())
+                self._doubts.settle(raised)
             yield connection
         finally:
             await self._release(pool, proxy)
@@ -275,14 +295,26 @@ class Database:
             with contextlib.suppress(asyncpg.InterfaceError):  # the last: a statement was interrupted and is still under way
                 connection.terminate()  # the server undoes it when the connection is gone
 
-    def _confirm(self, warnings: list[str]) -> None:
-        if warnings:
-            _log.error("%s: a commit came with a warning: %s", self.name, "; ".join(warnings))
-            raise unknown(self.name)
+    @contextmanager
+    def _confirmed(self, connection: Connection) -> Iterator[None]:
+        """Around what commits: unknown when its answer is lost, or comes with a warning."""
+        warnings = connection.warnings  # while the connection is certainly ours
+        warnings.clear()
+        try:
+            with translated(self.name, committing=True):
+                yield
+            if warnings:
+                _log.error("%s: a commit came with a warning: %s", self.name, "; ".join(warnings))
+                raise unknown(self.name)
+        except Refusal as refusal:
+            if is_unknown(refusal):
+                self._doubts.raised += 1
+            raise
 
     async def _welcome(self, connection: asyncpg.Connection) -> None:
         """Called by the pool for each new connection: reads its incarnation, refuses a former primary."""
         ours = cast(Connection, connection)
+        self._doubts.raised += 1  # a server that was restarted shows what nobody waited for
         ours.incarnation = await read_incarnation(connection, self._counter)
         if ours.incarnation < self._incarnation:
             raise asyncpg.CannotConnectNowError(f"incarnation {ours.incarnation} answers after {self._incarnation} was seen")

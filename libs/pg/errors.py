@@ -43,6 +43,9 @@ _CUT = (asyncpg.AdminShutdownError, asyncpg.CrashShutdownError, asyncpg.CannotCo
 """Said by the server while it cuts the session; during a commit that may come after the commit."""
 
 
+_UNKNOWN = {"commit": "unknown"}
+
+
 def away(name: str) -> Refusal:
     """The database cannot be reached; nothing was decided."""
     return unreachable(f"the {name} database")
@@ -56,8 +59,13 @@ def unknown(name: str) -> Refusal:
         f"the {name} database did not confirm a commit: it may have happened",
         remedy="repeat the same call: it is idempotent, or the answer says what is stored",
         retry_after_ms=refusal.retry_after_ms,
-        detail={"commit": "unknown"},
+        detail=dict(_UNKNOWN),
     )
+
+
+def is_unknown(refusal: Refusal) -> bool:
+    """Whether it is `unknown`."""
+    return refusal.detail == _UNKNOWN
 
 
 @contextmanager

@@ -7,8 +7,10 @@ prototype), a connection that goes back inside a transaction (it is cut), a stan
 
 import os
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from weakref import WeakValueDictionary
 
 import asyncpg
 
@@ -47,6 +49,31 @@ class Connection(asyncpg.Connection):
         # The driver's own listeners are called one turn of the loop later and dropped at each release.
         if fields.get("V", fields.get("S")) == "WARNING":
             self.warnings.append(fields.get("M", ""))
+
+
+@dataclass(slots=True, weakref_slot=True)
+class Doubts:
+    """How often this process had to doubt that what a database shows is confirmed, and how often that was settled."""
+
+    raised: int = 0
+    settled: int = 0
+
+    @property
+    def open(self) -> bool:
+        """Whether a doubt is left."""
+        return self.settled < self.raised
+
+    def settle(self, raised: int) -> None:
+        """A commit that was confirmed settles those raised before it was begun."""
+        self.settled = max(self.settled, raised)
+
+
+_doubts: "WeakValueDictionary[str, Doubts]" = WeakValueDictionary()
+
+
+def doubts_of(url: str) -> Doubts:
+    """One for all pools of this process that lead to the same database: what one wrote, another reads."""
+    return _doubts.setdefault(url, Doubts())
 
 
 def server_settings(name: str, *, hot: bool, statement_timeout_ms: int, idle_in_transaction_ms: int) -> dict[str, str]:

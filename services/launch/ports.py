@@ -83,6 +83,10 @@ class Tx(Protocol):
         """Key digests that were free and are now taken by these asks."""
         ...
 
+    async def prove(self) -> None:
+        """Makes the commit confirm what others stored before, as it confirms what is stored here."""
+        ...
+
     async def lock_accounts(self, tenants: Sequence[str]) -> dict[str, Account]:
         """The tenants, locked in order."""
         ...

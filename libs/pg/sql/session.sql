@@ -6,3 +6,7 @@ SELECT pg_walfile_name(pg_current_wal_insert_lsn()) AS wal_file;
 -- name: ping
 -- Whether the database answers.
 SELECT 1 AS answer;
+
+-- name: prove
+-- A commit that changes nothing, and waits as any other: for the disk, and for the synchronous standby if there is one.
+SELECT pg_logical_emit_message(true, 'runway', '');

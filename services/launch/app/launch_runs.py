@@ -163,6 +163,8 @@ async def _store(ports: Ports, first: dict[bytes, tuple[LaunchAsk, UUID]], now: 
     receipts = [FirstReceipt(key, ask.request_digest, run_id) for key, (ask, run_id) in sorted(first.items())]
     async with ports.db.tx() as tx:
         won = await tx.take_receipts(receipts, now)
+        if len(won) < len(receipts):
+            await tx.prove()
         launches = [_launch(ports, *first[key], now) for key in first if key in won]
         if launches:
             accounts = await tx.lock_accounts(sorted({launch.tenant for launch in launches}))

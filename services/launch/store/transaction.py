@@ -48,6 +48,10 @@ class LaunchTx:
         columns = [a.key_digest for a in asks], [a.request_digest for a in asks], [a.run_id for a in asks]
         return {row["key_digest"] for row in await self._tx.fetch(_Q.take_receipts, *columns, now_ms)}
 
+    async def prove(self) -> None:
+        """Their receipts too."""
+        await self._tx.prove()
+
     async def lock_accounts(self, tenants: Sequence[str]) -> dict[str, Account]:
         """Tenants, locked in order."""
         return {row["tenant"]: rows.account(row) for row in await self._tx.fetch(_Q.lock_accounts, list(tenants))}

@@ -1,6 +1,7 @@
 """A PostgreSQL that goes away at the worst moment: what is refused, what is unknown, and that the pool stays whole."""
 
 import asyncio
+from collections.abc import Awaitable
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -149,33 +150,53 @@ async def test_a_caller_that_gives_up_leaves_no_open_transaction(url: str, ids: 
 
 
 async def test_a_commit_whose_standby_did_not_confirm_is_unknown(short_folder: Path, ids: SeededIds) -> None:
-    """The server reports success with a warning when the wait for the standby is cancelled."""
+    """The server reports success with a warning when the wait for the standby is cancelled. What that wrote can be read by
+    others, and nobody is told of it as if it stood."""
     async with EmbeddedPostgres(short_folder / "pg", settings={"fsync": "off"}) as server:
         db = Database(server.url(), name="alpha", size=2, hot=False)
+        sibling = Database(server.url(), name="alpha-leaf", size=2, hot=False)
+        other = Database(server.socket_url(), name="alpha", size=2, hot=False)  # as a process of its own has its own doubts
         await db.open()
         await db.fetch(Statement("create", "CREATE TABLE item (item_id uuid PRIMARY KEY, amount bigint)"))
-        await db.fetch(Statement("alter", "ALTER SYSTEM SET synchronous_standby_names = 'ghost'"))
-        await db.fetch(Statement("reload", "SELECT pg_reload_conf()"))
-        required = Statement("required", "SELECT current_setting('synchronous_standby_names') = 'ghost' AS yes")
-
-        async def in_force() -> bool:
-            return bool((await db.fetch(required))[0]["yes"])
-
-        await wait_until(in_force)
+        await sibling.open()
+        await other.open()
+        assert await count(other) == 0
+        admin = await asyncpg.connect(server.url())
+        server.configure("synchronous_standby_names", "ghost")
+        await wait_until(lambda: admin.fetchval("SELECT current_setting('synchronous_standby_names') = 'ghost'"))
 
         async def insert_in_transaction() -> None:
             async with db.tx() as tx:
                 await tx.fetch(INSERT, ids.uuid7(), 1)
 
-        cancel = Statement("cancel", "SELECT pg_cancel_backend(pid) FROM pg_stat_activity WHERE wait_event = 'SyncRep'")
-        for write in (insert_in_transaction(), db.fetch(INSERT, ids.uuid7(), 1)):
-            task = asyncio.ensure_future(write)
-            await wait_until(lambda: db.fetch(cancel))
+        async def read_and_prove() -> None:
+            async with other.tx() as tx:
+                assert len(await tx.fetch(COUNT)) == 1
+                await tx.prove()
+
+        async def is_unknown(work: Awaitable[object]) -> None:
+            task = asyncio.ensure_future(work)
+            cancel = "SELECT pg_cancel_backend(pid) FROM pg_stat_activity WHERE wait_event = 'SyncRep'"
+            await wait_until(lambda: admin.fetch(cancel))
             with pytest.raises(Refusal) as refused:
                 await task
             assert refused.value.detail == {"commit": "unknown"}
-        assert await count(db) == 2
+
+        await is_unknown(insert_in_transaction())
+        await is_unknown(db.fetch(COUNT))  # read by the pool that doubts
+        await is_unknown(sibling.fetch(COUNT))  # and by its siblings
+        assert await count(other) == 1, "a pool that knows of nothing reads it"
+        await is_unknown(read_and_prove())  # unless it must tell somebody that it stands
+        await is_unknown(db.fetch(INSERT, ids.uuid7(), 1))
+        server.configure("synchronous_standby_names", "")
+        await wait_until(db.ping)
+        assert await count(db) == 1, "a write is not begun while there is a doubt"
+        async with db.tx() as tx:
+            await tx.prove()
+        await admin.close()
         await db.close()
+        await sibling.close()
+        await other.close()
 
 
 async def test_a_promotion_changes_the_incarnation_and_the_former_primary_is_refused(short_folder: Path) -> None:
