@@ -10,10 +10,13 @@ SEED ?=
 ROUNDS ?=
 FUZZ := tests/rpc/test_garbage.py tests/rpc/test_garbage_internal.py tests/unit/decoders
 SECONDS ?=
+RUNS ?=
+MINUTES ?=
+RATE ?=
 DRILLS ?=
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help demo test models simulate soak mutants fuzz chaos dev lint types gen gen-check bench bench-check bench-day lock clean
+.PHONY: help demo test models simulate soak mutants fuzz chaos dev lint types gen gen-check bench bench-check lock clean
 .DEFAULT_GOAL := help
 
 help:  ## this list
@@ -53,8 +56,10 @@ fuzz: $(READY)  ## nonsense for every RPC, event and decoder, for minutes; SEED=
 simulate: $(READY)  ## one seed of the simulation with its history, SEED=1
 	@$(BIN)/python -m tests.simulation --seed $(or $(SEED),1)
 
-soak: $(READY)  ## seeds of the simulation for SECONDS=600 from SEED=1 on, report in build/soak
-	$(BIN)/python -m tests.simulation --soak $(or $(SECONDS),600) --seed $(or $(SEED),1)
+soak: $(READY)  ## seeds of the simulation for SECONDS=600 from SEED=1 on, then the seeds' day RUNS=100000, then steady load for MINUTES=60; 0: without
+	$(if $(filter 0,$(SECONDS)),,$(BIN)/python -m tests.simulation --soak $(or $(SECONDS),600) --seed $(or $(SEED),1))
+	$(if $(filter 0,$(RUNS)),,$(BIN)/python -m tests.bench day $(or $(RUNS),100000) 60)
+	$(if $(filter 0,$(MINUTES)),,$(BIN)/python -m tests.bench steady $(or $(MINUTES),60) $(or $(RATE),30))
 
 mutants: $(READY)  ## every guard of the simulation's list taken out, on the day made for it, SEED=1; a minute
 	$(BIN)/python -m tests.simulation --mutants --seed $(or $(SEED),1)
@@ -83,9 +88,6 @@ bench: $(READY)  ## steps, launches, latency, growth beside Restate, DBOS and Te
 
 bench-check: $(READY)  ## what a step costs now, against tests/bench/ranges.json; half a minute
 	$(BIN)/python -m tests.bench check
-
-bench-day: $(READY)  ## the seeds' day, 100,000 runs of 20 steps, with retention; RUNS=… for a share
-	$(BIN)/python -m tests.bench day $(or $(RUNS),100000) 60
 
 lock: $(READY)  ## resolves the dependencies again, into requirements.lock
 	$(BIN)/python deploy/lock.py

@@ -1,7 +1,8 @@
-"""`make bench`, `make bench-check`, `make bench-day`: measures, prints, writes build/bench/summary.json and comparison.png.
+"""`make bench`, `make bench-check`, and the loads of `make soak`: measures, prints, writes build/bench/summary.json and comparison.png.
 
 `python -m tests.bench` measures everything beside the peers, in one run on one machine. `python -m tests.bench check` measures
 steps alone and compares with the committed ranges. `python -m tests.bench day RUNS [RETENTION_S]` is the seeds' day, or a share.
+`python -m tests.bench steady MINUTES RUNS_PER_S` is steady load; its exit status is 1 where memory grew.
 Figures of one run are comparable with each other, not with those of another machine or hour: that is what ratios are for.
 """
 
@@ -17,7 +18,7 @@ import time
 from typing import Any
 
 from libs.embedded import running_url
-from tests.bench import check, day, growth, measures, startup
+from tests.bench import check, day, growth, measures, startup, steady
 from tests.bench.bench_stack import FOLDER, Bench, say, started, write_json
 from tests.bench.peers import environments as peers
 
@@ -210,6 +211,12 @@ def main(arguments: list[str]) -> int:
         write_json(FOLDER / "day.json", found)
         print({key: value for key, value in found.items() if key not in ("samples", "tables")})
         return 0
+    if arguments[:1] == ["steady"]:
+        minutes, runs_per_s = float(arguments[1]), int(arguments[2])
+        found = asyncio.run(steady.steady(minutes, runs_per_s))
+        write_json(FOLDER / "steady.json", found)
+        print({key: value for key, value in found.items() if key != "samples"})
+        return 0 if found["flat"] else 1
     whole = asyncio.run(everything())
     write_json(FOLDER / "summary.json", whole)
     why = peers.plot(FOLDER / "summary.json", FOLDER / "comparison.png")

@@ -4,6 +4,7 @@ import asyncio
 import json
 import os
 import shutil
+import statistics
 import sys
 import time
 from collections.abc import AsyncIterator, Mapping, Sequence
@@ -23,6 +24,8 @@ from libs.embedded import running_url
 from tests.bench import flows
 
 FOLDER = Path("build/bench")
+ALLOWED_SHARE, ALLOWED_MB = 0.1, 8.0
+SERVICES = ("launch", "readiness", "scheduler", "gateway", "checkpoint", "reconciler")
 
 
 @dataclass
@@ -80,6 +83,19 @@ class Bench:
             found[kind] = found.get(kind, 0.0) + (info.rss - info.shared) / 1e6
         return {kind: round(size, 1) for kind, size in found.items()}
 
+    def rss_mb_of_each(self) -> dict[str, float]:
+        """Memory now, by process; PostgreSQL's backends, which come and go, as one."""
+        found: dict[str, float] = {}
+        for process in self.processes():
+            try:
+                kind, info, command = kind_of(process), process.memory_info(), process.cmdline()
+            except psutil.Error:
+                continue
+            if kind == "services":
+                kind = " ".join(word for word in command[command.index("host") + 1 :] if word in SERVICES) or kind
+            found[kind] = found.get(kind, 0.0) + (info.rss - info.shared) / 1e6
+        return {kind: round(size, 1) for kind, size in found.items()}
+
     async def wal_bytes(self) -> int:
         """Bytes of write-ahead log so far."""
         return int(await self.admin.fetchval("SELECT pg_current_wal_lsn() - '0/0'::pg_lsn"))
@@ -103,6 +119,22 @@ def kind_of(process: psutil.Process) -> str:
         return name
     command = " ".join(process.cmdline())
     return "worker" if "runway_sdk.serve" in command else "services" if " host " in command else "other"
+
+
+def memory_growth(samples: Sequence[Mapping[str, float]]) -> dict[str, dict[str, object]]:
+    """By process: megabytes in the second sixth of the samples, in the last, and whether that is flat.
+
+    Flat is at most a tenth and 8 MB more: PostgreSQL's memory moves by that with its backends, and so does a collector's.
+    """
+    sixth = max(1, len(samples) // 6)
+    found: dict[str, dict[str, object]] = {}
+    for name in samples[-1]:
+        series = [sample[name] for sample in samples if name in sample]
+        early = statistics.median(series[sixth : 2 * sixth] or series)
+        late = statistics.median(series[-sixth:])
+        flat = late <= early * (1 + ALLOWED_SHARE) + ALLOWED_MB
+        found[name] = {"early_mb": round(early, 1), "late_mb": round(late, 1), "flat": flat}
+    return found
 
 
 def spent(before: dict[str, float], after: dict[str, float]) -> dict[str, float]:

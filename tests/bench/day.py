@@ -12,7 +12,7 @@ from runway.launch.v1 import launch_service_pb2 as pb
 from runway_sdk.values import to_value
 
 from libs.embedded import running_url
-from tests.bench.bench_stack import Bench, say, spent, started
+from tests.bench.bench_stack import Bench, memory_growth, say, spent, started
 
 TABLES = """
 SELECT s.schemaname || '.' || s.relname AS name, s.n_live_tup AS live, s.n_dead_tup AS dead,
@@ -102,5 +102,6 @@ async def share(runs: int, *, retention_s: float = 0, limit_s: float = 600) -> d
                 }
                 for row in tables[:12]
             ],
+            "memory_mb": memory_growth([sample["rss_mb"] for sample in samples]),  # type: ignore[misc]
             "samples": samples[:: max(1, len(samples) // 40)],
         }
