@@ -6,21 +6,22 @@ whoever comes back from a commit compares the epoch again before he writes here.
 """
 
 import asyncio
-import bisect
 from collections import OrderedDict
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from uuid import UUID
 
 from libs.kernel.clock import Clock
 from libs.kernel.epochs import Mode, StepFence
 from libs.kernel.ids import shard_of
-from libs.kernel.values import value
 from libs.runtime.faults import fault_point
+from services.scheduler.app.queue import Ready, ReadyIndex
+from services.scheduler.app.usage import Usage
 from services.scheduler.domain.expiry import Hold
 from services.scheduler.domain.lease import Lease
-from services.scheduler.domain.planner import Candidate, Poll, urgency
-from services.scheduler.domain.ticket import Key, Successor, TicketRow, TicketState
+from services.scheduler.domain.lines import Candidate
+from services.scheduler.domain.rank import rank_ms
+from services.scheduler.domain.ticket import End, Key, Successor, TicketRow, TicketState
 from services.scheduler.ports import GateState, Limits
 
 _REMEMBERED = 50_000
@@ -52,98 +53,6 @@ class Recent:
 
     def __contains__(self, item: object) -> bool:
         return item in self._items
-
-
-@value(frozen=True, slots=True)
-class Ready:
-    """A ticket that may be granted, and what the grant compares."""
-
-    candidate: Candidate
-    shard: int
-    ticket_sequence: int
-    lease_epoch: int
-    row: TicketRow
-    since_ms: int
-
-    @property
-    def place(self) -> tuple[tuple[int, int, int], int]:
-        """Where it stands in its bucket."""
-        return (urgency(self.candidate), self.candidate.order)
-
-
-class ReadyIndex:
-    """Ready tickets by who could take them, each bucket in order."""
-
-    def __init__(self) -> None:
-        self._by_key: dict[Key, Ready] = {}
-        self._buckets: dict[tuple[str, str, str, frozenset[str]], list[Ready]] = {}
-        self._of_run: dict[UUID, int] = {}
-        self._of_handler: dict[tuple[str, str], set[tuple[str, str, str, frozenset[str]]]] = {}
-
-    def __len__(self) -> int:
-        return len(self._by_key)
-
-    def __iter__(self) -> Iterator[Ready]:
-        return iter(self._by_key.values())
-
-    def has_run(self, run_id: UUID) -> bool:
-        """Whether some ticket of a run is here."""
-        return run_id in self._of_run
-
-    def get(self, key: Key) -> Ready | None:
-        """A ticket that is here."""
-        return self._by_key.get(key)
-
-    def add(self, ready: Ready) -> None:
-        """Puts a ticket in its place; a former one of the step goes."""
-        self.remove(ready.candidate.key)
-        self._by_key[ready.candidate.key] = ready
-        run_id = ready.candidate.key[0]
-        self._of_run[run_id] = self._of_run.get(run_id, 0) + 1
-        name = _bucket(ready.candidate)
-        bucket = self._buckets.get(name)
-        if bucket is None:
-            bucket = self._buckets[name] = []
-            self._of_handler.setdefault((ready.candidate.tenant, ready.candidate.handler), set()).add(name)
-        bisect.insort(bucket, ready, key=lambda item: item.place)
-
-    def remove(self, key: Key) -> Ready | None:
-        """Takes a ticket out."""
-        ready = self._by_key.pop(key, None)
-        if ready is None:
-            return None
-        left = self._of_run[key[0]] - 1
-        if left:
-            self._of_run[key[0]] = left
-        else:
-            del self._of_run[key[0]]
-        name = _bucket(ready.candidate)
-        bucket = self._buckets[name]
-        index = bisect.bisect_left(bucket, ready.place, key=lambda item: item.place)
-        del bucket[index]
-        if not bucket:
-            del self._buckets[name]
-            of_handler = self._of_handler[(ready.candidate.tenant, ready.candidate.handler)]
-            of_handler.discard(name)
-            if not of_handler:
-                del self._of_handler[(ready.candidate.tenant, ready.candidate.handler)]
-        return ready
-
-    def for_polls(self, polls: Collection[Poll]) -> list[Candidate]:
-        """The snapshot of a claim cycle: of each bucket that some poll can serve, as many as all polls could take."""
-        slots = sum(poll.slots for poll in polls)
-        names = {
-            name
-            for poll in polls
-            for handler in poll.handlers
-            for name in self._of_handler.get((poll.tenant, handler), ())
-            if (not poll.project or poll.project == name[1]) and name[3] <= poll.labels
-        }
-        return [ready.candidate for name in names for ready in self._buckets[name][:slots]]
-
-
-def _bucket(candidate: Candidate) -> tuple[str, str, str, frozenset[str]]:
-    return (candidate.tenant, candidate.project, candidate.handler, candidate.requires)
 
 
 def _unlist(index: dict[UUID, set[Key]], name: UUID, key: Key) -> None:
@@ -204,10 +113,13 @@ class Book:
     """`obey` has something."""
     on_deposed: Callable[[], None] = lambda: None
     """Campaigns anew."""
-    order: int = 0
+    usage: Usage = field(init=False)
     _successors: "OrderedDict[tuple[bytes, str], tuple[Successor, ...]]" = field(default_factory=OrderedDict)
     _of_run: dict[UUID, set[Key]] = field(default_factory=dict)
     _of_claim: dict[UUID, set[Key]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.usage = Usage(self.clock)
 
     def successors(self, digest: bytes, step_key: str) -> tuple[Successor, ...] | None:
         """What follows a step of this workflow version by its success alone; None where no ticket of it told."""
@@ -306,7 +218,11 @@ class Book:
 
     def add_lease(self, lease: Lease) -> None:
         """A live lease."""
+        former = self.leases.get(lease.key)
+        if former is not None:
+            self.usage.ended(former)
         self.leases[lease.key] = lease
+        self.usage.began(lease)
         self._of_run.setdefault(lease.run_id, set()).add(lease.key)
         self._of_claim.setdefault(lease.claim_id, set()).add(lease.key)
 
@@ -317,6 +233,7 @@ class Book:
         self.awaited.discard(key)
         lease = self.leases.pop(key, None)
         if lease is not None:
+            self.usage.ended(lease)
             _unlist(self._of_run, key[0], key)
             _unlist(self._of_claim, lease.claim_id, key)
 
@@ -356,19 +273,24 @@ class Book:
         )
 
     def ready_of(self, row: TicketRow) -> Ready:
-        """A ticket that may be granted, next in the order in which they come."""
-        self.order += 1
+        """A ticket that may be granted."""
+        rank = rank_ms(
+            enqueued_ms=row.enqueued_ms,
+            run_class=row.run_class,
+            priority=row.priority,
+            deadline_ms=row.deadline_ms,
+            started=row.run_id in self.started or row.fence.lease_epoch > 0,
+        )
         candidate = Candidate(
             key=row.key,
             tenant=row.tenant,
             project=row.project,
             run_class=row.run_class,
-            priority=row.priority,
-            deadline_ms=row.deadline_ms,
             handler=row.contract.handler,
             requires=row.contract.requires,
-            order=self.order,
+            rank_ms=rank,
             size_bytes=row.input_bytes + LEASE_BYTES,
+            last_worker=row.worker_id if row.end is End.YIELDED else "",
         )
         return Ready(candidate, row.shard, row.ticket_sequence, row.fence.lease_epoch, row, self.clock.monotonic_ms())
 

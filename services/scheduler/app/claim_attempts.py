@@ -22,10 +22,12 @@ from libs.kernel.values import value
 from libs.runtime.faults import fault_point
 from libs.telemetry.catalogue import CLAIM_CYCLE_SECONDS, GRANTS
 from libs.telemetry.logs import get_logger
-from services.scheduler.app.book import Book, Heard, Ready
+from services.scheduler.app.book import Book, Heard
 from services.scheduler.app.explain_lost import explain, look_again
+from services.scheduler.app.queue import Ready
 from services.scheduler.domain.lease import Lease
-from services.scheduler.domain.planner import Poll, plan
+from services.scheduler.domain.lines import TenantQueue, queued
+from services.scheduler.domain.planner import Grant, Poll, plan
 from services.scheduler.domain.ticket import Key, Ticket, TicketRow
 from services.scheduler.ports import GrantAsk, Granted, Ports, Signed, Tx
 
@@ -75,7 +77,9 @@ class _Waiting:
 
     def poll(self) -> Poll:
         ask = self.ask
-        return Poll(self.number, ask.tenant, ask.project, ask.handlers, ask.capabilities, ask.slots, ask.room_bytes)
+        return Poll(
+            self.number, ask.tenant, ask.project, ask.handlers, ask.capabilities, ask.slots, ask.room_bytes, ask.worker_id
+        )
 
 
 Taken = tuple[_Waiting, Ready]
@@ -214,7 +218,7 @@ class ClaimDesk:
             return 0
         waiting = [w for w in self._waiting.values() if not w.busy]
         polls = [w.poll() for w in waiting]
-        grants = plan(polls, self.book.ready.for_polls(polls)) if polls and len(self.book.ready) else []
+        grants = self._plan(polls, self.book.ready.for_polls(polls)) if polls and len(self.book.ready) else []
         taken: list[Taken] = []
         for grant in grants:
             ready = self.book.ready.get(grant.key)
@@ -247,6 +251,9 @@ class ClaimDesk:
                 self.book.awaited.update(ready.candidate.key for ready in lost)
                 raise
         return sum(len(leases) for leases in answers.values())
+
+    def _plan(self, polls: Sequence[Poll], queues: Mapping[str, TenantQueue]) -> list[Grant]:
+        return plan(polls, queues, self.book.usage.standing(queues))
 
     async def _commit(
         self, taken: Sequence[Taken], epochs: dict[int, int]
@@ -315,7 +322,7 @@ class ClaimDesk:
             for key, ready in fresh.items()
             if scopes >= set(_scopes(ready.candidate.tenant, ready.candidate.project))
         }
-        grants = plan(polls, [ready.candidate for ready in fresh.values()])
+        grants = self._plan(polls, queued(ready.candidate for ready in fresh.values()))
         if not grants:
             return None
         taken = [(self._waiting[grant.poll], fresh[grant.key]) for grant in grants]
@@ -359,7 +366,7 @@ class ClaimDesk:
             ask = by_key[ready.candidate.key]
             fence = StepFence(ask.authority_epoch, row.lease_epoch, ask.attempt_id)
             lease = self.book.new_lease(ready.row, fence, row.epoch)
-            lease.worker_id, lease.claim_id = ask.worker_id, ask.claim_id
+            lease.worker_id, lease.claim_id, lease.shared = ask.worker_id, ask.claim_id, not waiting.ask.tenant
             if self.book.still(ready.shard, epochs[ready.shard]):
                 self.book.add_lease(lease)
             try:

@@ -11,7 +11,8 @@ from uuid import UUID
 from libs.kernel.epochs import StepFence
 from libs.kernel.refusal import Reason, Refusal
 from libs.telemetry.logs import get_logger
-from services.scheduler.app.book import Book, Ready
+from services.scheduler.app.book import Book
+from services.scheduler.app.queue import Ready
 from services.scheduler.app.read_gates import read_cold
 from services.scheduler.domain.ticket import TicketState
 from services.scheduler.ports import Holder, Ports

@@ -64,6 +64,8 @@ class Lease:
     ends_ms: int | None
     renew_ms: int
     stopping: bool = False
+    shared: bool = False
+    """Whether its worker serves every tenant."""
 
     @property
     def key(self) -> Key:

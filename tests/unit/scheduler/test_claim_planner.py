@@ -1,13 +1,20 @@
-"""The claim planner: what it promises for any polls and tickets, and the order of tickets."""
+"""The claim planner: what it promises for any polls, tickets and standing."""
 
+import random
+from collections.abc import Mapping
 from uuid import UUID
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.scheduler.domain.planner import Candidate, Poll, fits, in_turn, plan, urgency
+from services.scheduler.domain.lines import Candidate, queued
+from services.scheduler.domain.planner import Grant, Poll, Standing, fits, plan
+from services.scheduler.domain.rank import AUTOMATION, INTERACTIVE, MIGRATION
+from services.scheduler.domain.shares import Part, Policy, Used
 
 TENANTS, HANDLERS, LABELS = ["a", "b"], ["f", "g"], ["gpu", "big"]
+NO_RESERVE = Policy(reserve_permille=0, migration_permille=1000)
 
 
 def ticket(number: int, **more: object) -> Candidate:
@@ -15,12 +22,10 @@ def ticket(number: int, **more: object) -> Candidate:
         "key": (UUID(int=number), "s"),
         "tenant": "a",
         "project": "p",
-        "run_class": 2,
-        "priority": 0,
-        "deadline_ms": 0,
+        "run_class": AUTOMATION,
         "handler": "f",
         "requires": frozenset[str](),
-        "order": number,
+        "rank_ms": number,
         "size_bytes": 1,
     }
     return Candidate(**(values | more))  # type: ignore[arg-type]
@@ -38,106 +43,197 @@ def poll(number: int, slots: int = 1, **more: object) -> Poll:
     return Poll(**(values | more))  # type: ignore[arg-type]
 
 
+def planned(polls: list[Poll], tickets: list[Candidate], standing: Standing | None = None) -> list[Grant]:
+    return plan(polls, queued(tickets), standing)
+
+
+def granted(polls: list[Poll], tickets: list[Candidate], standing: Standing | None = None) -> dict[str, int]:
+    """Grants by tenant and class."""
+    by_key = {t.key: t for t in tickets}
+    counts: dict[str, int] = {}
+    for grant in planned(polls, tickets, standing):
+        found = by_key[grant.key]
+        name = f"{found.tenant}{found.run_class}"
+        counts[name] = counts.get(name, 0) + 1
+    return counts
+
+
 tickets_ = st.lists(
-    st.builds(
-        lambda tenant, project, run_class, priority, deadline, handler, requires: {
-            "tenant": tenant,
-            "project": project,
-            "run_class": run_class,
-            "priority": priority,
-            "deadline_ms": deadline,
-            "handler": handler,
-            "requires": requires,
-        },
-        st.sampled_from(TENANTS),
-        st.sampled_from(["p", "q"]),
-        st.integers(0, 4),
-        st.integers(0, 2),
-        st.integers(0, 2),
-        st.sampled_from(HANDLERS),
-        st.frozensets(st.sampled_from(LABELS)),
+    st.fixed_dictionaries(
+        {
+            "tenant": st.sampled_from(TENANTS),
+            "project": st.sampled_from(["p", "q"]),
+            "run_class": st.integers(0, 4),
+            "rank_ms": st.integers(-3, 3),
+            "handler": st.sampled_from(HANDLERS),
+            "requires": st.frozensets(st.sampled_from(LABELS)),
+            "last_worker": st.sampled_from(["", "w1", "w2"]),
+        }
     ),
     max_size=20,
 ).map(lambda found: [ticket(number, **values) for number, values in enumerate(found)])
 polls_ = st.lists(
-    st.builds(
-        lambda tenant, project, handlers, labels, slots: {
-            "tenant": tenant,
-            "project": project,
-            "handlers": handlers,
-            "labels": labels,
-            "slots": slots,
-        },
-        st.sampled_from(TENANTS),
-        st.sampled_from(["", "p"]),
-        st.frozensets(st.sampled_from(HANDLERS), min_size=1),
-        st.frozensets(st.sampled_from(LABELS)),
-        st.integers(1, 3),
+    st.fixed_dictionaries(
+        {
+            "tenant": st.sampled_from(["", *TENANTS]),
+            "project": st.sampled_from(["", "p"]),
+            "handlers": st.frozensets(st.sampled_from(HANDLERS), min_size=1),
+            "labels": st.frozensets(st.sampled_from(LABELS)),
+            "slots": st.integers(1, 3),
+        }
     ),
     max_size=6,
-).map(lambda found: [poll(number, **values) for number, values in enumerate(found)])
+).map(lambda found: [poll(number, worker_id=f"w{number}", **values) for number, values in enumerate(found)])
+parts_ = st.builds(Part, st.integers(1, 8), st.one_of(st.none(), st.integers(0, 4)))
+standings_ = st.builds(
+    Standing,
+    policy=st.builds(Policy, st.integers(0, 1000), st.integers(0, 1000)),
+    parts=st.dictionaries(st.sampled_from(TENANTS), parts_),
+    projects=st.dictionaries(st.tuples(st.sampled_from(TENANTS), st.sampled_from(["p", "q"])), parts_),
+    used=st.dictionaries(st.sampled_from(TENANTS), st.builds(Used, st.integers(0, 5), st.floats(0, 5))),
+    project_leases=st.dictionaries(st.tuples(st.sampled_from(TENANTS), st.sampled_from(["p", "q"])), st.integers(0, 3)),
+    shared_leases=st.dictionaries(st.integers(1, 4), st.integers(0, 5)),
+)
 
 
-@given(polls_, tickets_)
-def test_a_plan_is_lawful_and_leaves_nothing_that_fits(polls: list[Poll], tickets: list[Candidate]) -> None:
-    grants = plan(polls, tickets)
-    by_key = {ticket.key: ticket for ticket in tickets}
-    by_number = {poll.number: poll for poll in polls}
+@given(polls_, tickets_, standings_)
+def test_a_plan_is_lawful(polls: list[Poll], tickets: list[Candidate], standing: Standing) -> None:
+    grants = planned(polls, tickets, standing)
+    by_key = {t.key: t for t in tickets}
+    by_number = {p.number: p for p in polls}
     assert len({grant.key for grant in grants}) == len(grants)
     used = dict.fromkeys(by_number, 0)
     for grant in grants:
-        assert fits(by_number[grant.poll], by_key[grant.key])
+        assert fits(by_number[grant.poll], by_key[grant.key].line)
         used[grant.poll] += 1
-    assert all(used[number] <= poll.slots for number, poll in by_number.items())
-    left = [ticket for ticket in tickets if ticket.key not in {grant.key for grant in grants}]
-    free = [poll for number, poll in by_number.items() if used[number] < poll.slots]
-    assert not any(fits(poll, ticket) for poll in free for ticket in left)
+    assert all(used[number] <= p.slots for number, p in by_number.items())
+    for tenant, part in standing.parts.items():
+        if part.most_leases is not None:
+            more = sum(by_key[grant.key].tenant == tenant for grant in grants)
+            assert not more or standing.used.get(tenant, Used()).running + more <= part.most_leases
+    for project, part in standing.projects.items():
+        if part.most_leases is not None:
+            more = sum((by_key[grant.key].tenant, by_key[grant.key].project) == project for grant in grants)
+            assert not more or standing.project_leases.get(project, 0) + more <= part.most_leases
 
 
-@given(tickets_)
-def test_no_ticket_goes_before_a_more_urgent_one(tickets: list[Candidate]) -> None:
-    ordered = in_turn(tickets)
-    assert sorted(ordered, key=lambda t: t.order) == tickets
-    assert [urgency(t) for t in ordered] == sorted(urgency(t) for t in tickets)
+@given(polls_, tickets_, standings_)
+def test_the_reserve_is_left_to_interactive_runs(polls: list[Poll], tickets: list[Candidate], standing: Standing) -> None:
+    by_key = {t.key: t for t in tickets}
+    shared = {p.number for p in polls if not p.tenant}
+    others = [g for g in planned(polls, tickets, standing) if g.poll in shared and by_key[g.key].run_class != INTERACTIVE]
+    capacity = sum(standing.shared_leases.values()) + sum(p.slots for p in polls if not p.tenant)
+    held = sum(count for run_class, count in standing.shared_leases.items() if run_class != INTERACTIVE)
+    assert not others or held + len(others) <= capacity - capacity * standing.policy.reserve_permille // 1000
 
 
-@given(polls_, tickets_, st.randoms(use_true_random=False))
-def test_the_order_of_the_snapshot_does_not_matter(polls: list[Poll], tickets: list[Candidate], random: object) -> None:
+@given(polls_, tickets_)
+def test_nothing_that_fits_is_left_where_no_rule_keeps_it(polls: list[Poll], tickets: list[Candidate]) -> None:
+    grants = planned(polls, tickets, Standing(policy=NO_RESERVE))
+    taken = {grant.key for grant in grants}
+    used = {p.number: sum(grant.poll == p.number for grant in grants) for p in polls}
+    free = [p for p in polls if used[p.number] < p.slots]
+    assert not any(fits(p, t.line) for p in free for t in tickets if t.key not in taken)
+
+
+@given(polls_, tickets_, standings_, st.randoms(use_true_random=False))
+def test_the_order_in_which_tickets_arrive_does_not_matter(
+    polls: list[Poll], tickets: list[Candidate], standing: Standing, chance: random.Random
+) -> None:
     shuffled = list(tickets)
-    random.shuffle(shuffled)  # type: ignore[attr-defined]
-    assert plan(polls, shuffled) == plan(polls, tickets)
+    chance.shuffle(shuffled)
+    assert planned(polls, shuffled, standing) == planned(polls, tickets, standing)
 
 
-def test_class_then_priority_then_deadline_then_tenants_in_turn_then_order() -> None:
-    ordered = [
-        ticket(9, run_class=1),
-        ticket(8, run_class=4),
-        ticket(7, priority=5),
-        ticket(6, deadline_ms=10),
-        ticket(5, deadline_ms=20),
-        ticket(0),
-        ticket(2, tenant="b"),
-        ticket(1),
-        ticket(3, tenant="b"),
-        ticket(4, run_class=3, priority=9),
-    ]
-    assert in_turn(reversed(ordered)) == ordered
+@given(st.integers(1, 12), st.integers(1, 8), st.integers(1, 8))
+def test_more_weight_is_never_less(slots: int, weight: int, more: int) -> None:
+    tickets = [ticket(number, tenant=TENANTS[number % 2]) for number in range(40)]
+    polls = [poll(1, slots, tenant="")]
+
+    def got(parts: Mapping[str, Part]) -> int:
+        return granted(polls, tickets, Standing(policy=NO_RESERVE, parts=parts)).get("a2", 0)
+
+    assert got({"a": Part(weight + more)}) >= got({"a": Part(weight)})
+
+
+@given(st.lists(st.integers(1, 9), min_size=2, max_size=6), st.integers(20, 200))
+def test_slots_are_shared_by_weight(weights: list[int], slots: int) -> None:
+    names = [f"t{number}" for number in range(len(weights))]
+    tickets = [ticket(at * 300 + number, tenant=name) for at, name in enumerate(names) for number in range(slots)]
+    parts = {name: Part(weight) for name, weight in zip(names, weights, strict=True)}
+    got = granted([poll(1, slots, tenant="")], tickets, Standing(policy=NO_RESERVE, parts=parts))
+    for name, weight in zip(names, weights, strict=True):
+        assert abs(got.get(f"{name}{AUTOMATION}", 0) - slots * weight / sum(weights)) <= len(weights)
+
+
+def test_who_had_more_yields_and_a_newcomer_gets_no_more_than_twice_its_share() -> None:
+    used = {"a": Used(50, 50.0)}
+    tickets = [ticket(number, tenant=TENANTS[number % 2]) for number in range(400)]
+    got = granted([poll(1, 50, tenant="")], tickets, Standing(policy=NO_RESERVE, used=used))
+    assert got == {"b2": 50}
+    got = granted([poll(1, 150, tenant="")], tickets, Standing(policy=NO_RESERVE, used=used))
+    assert got["b2"] <= 2 * (50 + 150) / 2, "all of it is shared by two of equal weight"
+
+
+def test_a_flood_leaves_the_reserve_and_the_turns_of_others() -> None:
+    flood = [ticket(number, tenant="a", run_class=MIGRATION) for number in range(500)]
+    standing = Standing(policy=Policy(reserve_permille=100, migration_permille=500))
+    shared = [poll(1, 100, tenant="")]
+    assert granted(shared, flood, standing) == {"a3": 90}, "idle capacity is borrowed, the reserve is not"
+    waiting = [*flood, *(ticket(1_000 + number, tenant="b") for number in range(60))]
+    assert granted(shared, waiting, standing) == {"a3": 45, "b2": 45}
+    waiting = [*flood, *(ticket(1_000 + number, tenant="b") for number in range(20))]
+    assert granted(shared, waiting, standing) == {"a3": 70, "b2": 20}
+    one = [*flood, ticket(1_000, tenant="b", run_class=INTERACTIVE)]
+    assert granted(shared, one, standing)["b1"] == 1
+    full = Standing(policy=standing.policy, used={"a": Used(90, 90.0)}, shared_leases={MIGRATION: 90})
+    assert granted([poll(1, 10, tenant="")], one, full) == {"b1": 1}
+
+
+def test_migrations_stay_under_their_cap_while_others_wait() -> None:
+    standing = Standing(policy=Policy(reserve_permille=0, migration_permille=200))
+    tickets = [ticket(n, run_class=MIGRATION) for n in range(50)] + [ticket(100 + n) for n in range(50)]
+    assert granted([poll(1, 50, tenant="")], tickets, standing) == {"a3": 10, "a2": 40}
+    tickets = [ticket(n, run_class=MIGRATION) for n in range(50)] + [ticket(100 + n, tenant="b") for n in range(50)]
+    assert granted([poll(1, 50, tenant="")], tickets, standing) == {"a3": 10, "b2": 40}
+
+
+def test_a_tenants_own_workers_know_no_reserve_and_come_before_shared_ones() -> None:
+    standing = Standing(policy=Policy(reserve_permille=500, migration_permille=0))
+    assert granted([poll(1, 4)], [ticket(n, run_class=MIGRATION) for n in range(9)], standing) == {"a3": 4}
+    grants = planned([poll(1, 4, tenant=""), poll(2, 2)], [ticket(n) for n in range(3)], standing)
+    assert [grant.poll for grant in grants] == [2, 2, 1]
+
+
+@pytest.mark.parametrize("most", [0, 1, 3])
+def test_a_quota_of_a_project_holds_up_nobody_else(most: int) -> None:
+    tickets = [ticket(n, project="p") for n in range(5)] + [ticket(10 + n, project="q") for n in range(5)]
+    standing = Standing(projects={("a", "p"): Part(most_leases=most + 1)}, project_leases={("a", "p"): 1})
+    by_key = {t.key: t.project for t in tickets}
+    got = [by_key[grant.key] for grant in planned([poll(1, 8)], tickets, standing)]
+    assert (got.count("p"), got.count("q")) == (most, min(5, 8 - most))
 
 
 def test_work_spreads_over_the_workers_that_wait() -> None:
     polls = [poll(1, slots=4), poll(2, slots=4)]
-    grants = plan(polls, [ticket(n) for n in range(4)])
+    grants = planned(polls, [ticket(n) for n in range(4)])
     assert sorted(grant.poll for grant in grants) == [1, 1, 2, 2]
 
 
+def test_a_step_goes_back_to_the_worker_that_had_it_if_that_has_room() -> None:
+    polls = [poll(1, slots=9, worker_id="w1"), poll(2, worker_id="w2")]
+    grants = planned(polls, [ticket(n, last_worker="w2") for n in range(2)])
+    assert [grant.poll for grant in grants] == [2, 1]
+
+
 def test_a_key_of_one_project_gets_only_its_tickets() -> None:
-    grants = plan([poll(1, slots=9, project="q")], [ticket(1), ticket(2, project="q")])
+    grants = planned([poll(1, slots=9, project="q")], [ticket(1), ticket(2, project="q")])
     assert [grant.key for grant in grants] == [(UUID(int=2), "s")]
 
 
 def test_an_answer_has_room_for_so_many_bytes_and_always_for_a_first_ticket() -> None:
     large = [ticket(number, size_bytes=60) for number in range(3)]
-    granted = plan([poll(1, slots=9, room_bytes=100)], [*large, ticket(3, size_bytes=40), ticket(4, size_bytes=1)])
-    assert [grant.key[0].int for grant in granted] == [0, 3]  # what does not fit stays ready, what fits is not held up by it
-    assert len(plan([poll(1, slots=9, room_bytes=10)], large)) == 1
-    assert [grant.poll for grant in plan([poll(1, slots=9, room_bytes=10), poll(2, room_bytes=10)], large)] == [1, 2]
+    tickets = [*large, ticket(3, size_bytes=40), ticket(4, size_bytes=1)]
+    assert [grant.key[0].int for grant in planned([poll(1, slots=9, room_bytes=100)], tickets)] == [0, 3]
+    assert len(planned([poll(1, slots=9, room_bytes=10)], large)) == 1
+    assert [grant.poll for grant in planned([poll(1, slots=9, room_bytes=10), poll(2, room_bytes=10)], large)] == [1, 2]

@@ -1,0 +1,125 @@
+"""Who uses how much of what can be leased, and what was decided about it: what a claim cycle is told of shares.
+
+Authoritative for nothing: decisions are rows, use is counted from live leases, and the part of it that other leaders see is
+what they last reported. The error of a bound over all leaders is what they granted since their last report. Can go wrong: a
+leader that dies with its tenants' past. Who finds its report out of date takes the averages over, once.
+"""
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field
+
+from libs.kernel.clock import Clock
+from libs.kernel.values import value
+from services.scheduler.domain.lease import Lease
+from services.scheduler.domain.planner import Project, Standing
+from services.scheduler.domain.shares import Meter, Part, Policy, Used
+
+ROWS_MOST = 10_000
+"""Tenants and projects of one report: those with the most."""
+
+
+@value(frozen=True, slots=True)
+class Report:
+    """What a leader says of a tenant (without a project), or of a tenant's project."""
+
+    tenant: str
+    project: str
+    running: int
+    average: float
+    at_ms: int = 0
+
+
+@value(frozen=True, slots=True)
+class Decided:
+    """Every row about shares, at one version."""
+
+    version: int
+    policy: Policy
+    parts: Mapping[str, Part]
+    projects: Mapping[Project, Part]
+
+
+@dataclass(slots=True)
+class Usage:
+    """Memory of one process."""
+
+    clock: Clock
+    decided: Decided = field(default_factory=lambda: Decided(0, Policy(), {}, {}))
+    meters: dict[str, Meter] = field(default_factory=dict)
+    projects: dict[Project, int] = field(default_factory=dict)
+    shared: dict[int, int] = field(default_factory=dict)
+    """Live leases on shared workers, by class."""
+    elsewhere: Mapping[str, Used] = field(default_factory=dict)
+    projects_elsewhere: Mapping[Project, int] = field(default_factory=dict)
+
+    def began(self, lease: Lease) -> None:
+        """A lease that lives; one that is found in the table entered elsewhere."""
+        self._move(lease, 1, entering=0 if lease.beaten else 1)
+
+    def ended(self, lease: Lease) -> None:
+        """It lives no longer, or elsewhere."""
+        self._move(lease, -1, entering=0)
+
+    def _move(self, lease: Lease, by: int, entering: int) -> None:
+        meter = self.meters.get(lease.tenant)
+        if meter is None:
+            meter = self.meters[lease.tenant] = Meter(at_ms=self.clock.monotonic_ms())
+        meter.move(by, self.clock.monotonic_ms(), self.decided.policy, entering=entering)
+        project = (lease.tenant, lease.project)
+        self.projects[project] = self.projects.get(project, 0) + by
+        if not self.projects[project]:
+            del self.projects[project]
+        if lease.shared:
+            self.shared[lease.run_class] = self.shared.get(lease.run_class, 0) + by
+
+    def used(self, tenant: str) -> Used:
+        """By every leader, as far as it is known here."""
+        meter, other = self.meters.get(tenant), self.elsewhere.get(tenant)
+        running, average = (other.running, other.average) if other else (0, 0.0)
+        if meter is not None:
+            running += meter.running
+            average += meter.now(self.clock.monotonic_ms(), self.decided.policy.half_life_ms)
+        return Used(running, average)
+
+    def standing(self, tenants: Collection[str]) -> Standing:
+        """What a cycle for these tenants is told."""
+        bounded = self.decided.projects
+        held = {name: self.projects.get(name, 0) + self.projects_elsewhere.get(name, 0) for name in bounded}
+        return Standing(
+            policy=self.decided.policy,
+            parts=self.decided.parts,
+            projects=bounded,
+            used={tenant: self.used(tenant) for tenant in tenants},
+            project_leases=held,
+            shared_leases=self.shared,
+        )
+
+    def report(self) -> list[Report]:
+        """What this process says to the others; who uses nothing and is forgotten is not named."""
+        now_ms, half_life_ms = self.clock.monotonic_ms(), self.decided.policy.half_life_ms
+        self.meters = {name: meter for name, meter in self.meters.items() if not meter.idle(now_ms, half_life_ms)}
+        tenants = [Report(name, "", m.running, m.now(now_ms, half_life_ms)) for name, m in self.meters.items()]
+        bounded = [Report(*name, self.projects[name], 0.0) for name in self.decided.projects if name in self.projects]
+        return sorted([*tenants, *bounded], key=lambda r: (r.running, r.average), reverse=True)[:ROWS_MOST]
+
+    def hear(self, reports: Iterable[Report]) -> None:
+        """What the others say, all of them, now."""
+        tenants: dict[str, Used] = {}
+        projects: dict[Project, int] = {}
+        for said in reports:
+            if said.project:
+                name = (said.tenant, said.project)
+                projects[name] = projects.get(name, 0) + said.running
+            else:
+                known = tenants.get(said.tenant) or Used()
+                tenants[said.tenant] = Used(known.running + said.running, known.average + said.average)
+        self.elsewhere, self.projects_elsewhere = tenants, projects
+
+    def inherit(self, reports: Iterable[Report]) -> None:
+        """The past of tenants whose leader is gone; its leases come with its shards."""
+        now_ms, half_life_ms = self.clock.monotonic_ms(), self.decided.policy.half_life_ms
+        for said in reports:
+            if not said.project:
+                meter = self.meters.setdefault(said.tenant, Meter(at_ms=now_ms))
+                meter.average = meter.now(now_ms, half_life_ms) + said.average
+                meter.at_ms = now_ms

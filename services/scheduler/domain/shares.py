@@ -1,0 +1,102 @@
+"""Authoritative for what a fair share is: weights, quotas, usage with a half-life, and the value by which tenants are
+compared. Pure.
+
+A tenant's claim is `(running + average) / (2 × weight)`: slots held now, and slots held on average over the half-life, so
+that who took much lately yields to who did not, and rounding evens out. A start adds `entry_penalty_ms` of a slot to the
+average: a flood of tiny steps, which no sample of running ones would show, pays too. Less goes first.
+
+Can go wrong: a newcomer that takes everything because it used nothing. Its running slots count at once, so it gets at most
+twice its share before it waits as the others do. A clock that jumps: times are monotonic milliseconds of one process, and
+only differences count.
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from libs.kernel.values import value
+
+MOST_WEIGHT = 1_000_000
+DEFAULT_WEIGHT = 1
+
+
+@value(frozen=True, slots=True)
+class Policy:
+    """What holds for the installation. Shares of capacity are in thousandths."""
+
+    reserve_permille: int = 100
+    """Of shared capacity, what only interactive runs may take."""
+    migration_permille: int = 500
+    """Of shared capacity, what migrations may take while others wait."""
+    half_life_ms: int = 300_000
+    """After so long, half of what a tenant used is forgotten."""
+    entry_penalty_ms: int = 1_000
+    """What a start costs, in slot-milliseconds, whatever the step takes."""
+
+
+@value(frozen=True, slots=True)
+class Part:
+    """What an operator decided about a tenant, or a tenant's project (only its bound counts then)."""
+
+    weight: int = DEFAULT_WEIGHT
+    most_leases: int | None = None
+    """Live leases at most; None: no bound. 0: nothing is granted."""
+
+
+@value(frozen=True, slots=True)
+class Used:
+    """What a tenant has and had, in slots."""
+
+    running: int = 0
+    average: float = 0.0
+
+
+NOTHING = Used()
+
+
+def claim(running: float, average: float, weight: int) -> float:
+    """What tenants are compared by: less goes first.
+
+    For who has slots, in the middle of the grant that it decides about: before it, tenants of little weight would get more
+    than their part in the rounding, after it less. Who has none is compared by its past alone, or a little weight would never come up
+    where there is less than a slot for it.
+    """
+    return ((running + 0.5 if running else 0) + average) / (2 * weight)
+
+
+@dataclass(slots=True)
+class Meter:
+    """A tenant's usage as one process knows it: exact between its own events, no sampling."""
+
+    running: int = 0
+    average: float = 0.0
+    at_ms: int = 0
+
+    def now(self, now_ms: int, half_life_ms: int) -> float:
+        """The average as of now."""
+        passed_ms = max(0, now_ms - self.at_ms)
+        return self.running + (self.average - self.running) * math.exp2(-passed_ms / half_life_ms)
+
+    def move(self, by: int, now_ms: int, policy: Policy, *, entering: int = 0) -> None:
+        """So many leases more, or fewer; those that enter pay for it."""
+        self.average = self.now(now_ms, policy.half_life_ms)
+        self.at_ms = max(self.at_ms, now_ms)
+        self.running += by
+        if entering:
+            self.average += entering * policy.entry_penalty_ms * math.log(2) / policy.half_life_ms
+
+    def idle(self, now_ms: int, half_life_ms: int) -> bool:
+        """Whether it says nothing any more."""
+        return self.running == 0 and self.now(now_ms, half_life_ms) < 0.001
+
+
+def share_error(got: Mapping[str, float], weights: Mapping[str, int]) -> float:
+    """The greatest relative difference between what a tenant got and what its weight is worth, where all could use more."""
+    whole, parts = sum(got.values()), sum(weights.values())
+    return max(abs(got[name] / whole - weight / parts) / (weight / parts) for name, weight in weights.items())
+
+
+def jain(got: Mapping[str, float], weights: Mapping[str, int]) -> float:
+    """Jain's index of weighted shares: 1 where all are equal, 1/n where one has everything."""
+    shares = [got[name] / weight for name, weight in weights.items()]
+    return sum(shares) ** 2 / (len(shares) * sum(share * share for share in shares))
