@@ -15,6 +15,7 @@ from libs.telemetry.logs import get_logger
 from services.scheduler.app.acknowledge_raises import look_at_awaited
 from services.scheduler.app.book import Book, Heard
 from services.scheduler.app.claim_attempts import CLASS_NAMES, ClaimDesk
+from services.scheduler.app.decide_shares import Exchange, Shares, refresh
 from services.scheduler.app.expire_leases import Doubts, Expiry
 from services.scheduler.app.explain_lost import reconsider_parked
 from services.scheduler.app.obey_gates import look_for_raises
@@ -49,6 +50,7 @@ class HouseKeeping(Protocol):
 
 
 NOTE_INTERVAL_MS = 500
+SHARES_INTERVAL_MS = 500
 
 
 def _worker_row(heard: Heard) -> tuple[str, str, str, str, str, int]:
@@ -121,6 +123,17 @@ def loops(
         Every(1_000, reconsider, "reconsider_parked"),
         Every(1_000, measure, "measure"),
     ]
+
+
+def share_loops(shares: Shares, book: Book, holder: str) -> list[Every | Loop]:
+    """Every leader has what was decided within a second, and knows what the others use."""
+
+    async def look() -> None:
+        if await refresh(shares, book.usage):
+            book.wake.set()
+
+    exchange = Exchange(shares, book.usage, holder)
+    return [Every(SHARES_INTERVAL_MS, look, "refresh_shares"), Every(SHARES_INTERVAL_MS, exchange.run, "exchange_use")]
 
 
 class StuckReads(Protocol):

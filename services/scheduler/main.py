@@ -5,6 +5,7 @@ from dataclasses import replace
 
 from runway.internal.scheduler.v1.scheduler_internal_pb2_grpc import add_SchedulerInternalServiceServicer_to_server
 from runway.scheduler.v1.scheduler_service_pb2_grpc import add_SchedulerServiceServicer_to_server
+from runway.scheduler.v1.share_service_pb2_grpc import add_ShareServiceServicer_to_server
 from runway.scheduler.v1.worker_service_pb2_grpc import add_WorkerServiceServicer_to_server
 
 from libs.authority import EtcdClient, ShardElections
@@ -29,13 +30,15 @@ from services.scheduler.clients.notices import EventNotices
 from services.scheduler.clients.owners import OwnerClient
 from services.scheduler.clients.tokens import LeaseTokens
 from services.scheduler.consumers import Inbox
-from services.scheduler.loops import SchedulerStuck, loops
+from services.scheduler.loops import SchedulerStuck, loops, share_loops
 from services.scheduler.ports import Limits, Ports
 from services.scheduler.servicer import WorkerServicer
 from services.scheduler.servicer_control import InternalServicer, SchedulerFences, SchedulerServicer
+from services.scheduler.servicer_shares import ShareServicer
 from services.scheduler.settings import SchedulerSettings
 from services.scheduler.store.fences import SchedulerPoint
 from services.scheduler.store.shards import SchedulerReads, SchedulerStore
+from services.scheduler.store.shares import ShareStore
 
 ETCD_ENDPOINTS = "RUNWAY_ETCD_ENDPOINTS"
 AUDIENCE = "RUNWAY_AUDIENCE"
@@ -131,6 +134,42 @@ class Leadership:
         return (await self._client.range(b"runway")).header.revision
 
 
+def _servicers(
+    host: Host,
+    settings: SchedulerSettings,
+    book: Book,
+    local: LocalWorkers,
+    leaders: Leaders,
+    inbox: Inbox,
+    reads: SchedulerReads,
+    leaf_reads: SchedulerReads,
+    shares: ShareStore,
+) -> list[Mounted]:
+    """What is served over gRPC."""
+    return [
+        Mounted(
+            add_WorkerServiceServicer_to_server,
+            WorkerServicer(local, leaders, book, settings),
+            "runway.scheduler.v1.WorkerService",
+        ),
+        Mounted(
+            add_SchedulerServiceServicer_to_server,
+            SchedulerServicer(reads, book, OwnerClient(host.peers)),
+            "runway.scheduler.v1.SchedulerService",
+        ),
+        Mounted(
+            add_ShareServiceServicer_to_server,
+            ShareServicer(shares, book, host.clock),
+            "runway.scheduler.v1.ShareService",
+        ),
+        Mounted(
+            add_SchedulerInternalServiceServicer_to_server,
+            InternalServicer(local, inbox.apply_here, leaf_reads, book),
+            "runway.internal.scheduler.v1.SchedulerInternalService",
+        ),
+    ]
+
+
 async def compose(host: Host, settings: SchedulerSettings | None = None) -> Service:
     """Builds the scheduler for this process; opens nothing. Settings come from the environment unless they are given."""
     settings = settings or SchedulerSettings()
@@ -174,6 +213,7 @@ async def compose(host: Host, settings: SchedulerSettings | None = None) -> Serv
         output_limit_bytes=settings.output_limit_bytes,
         command_limit_bytes=settings.command_limit_bytes,
     )
+    shares = ShareStore(control_db)
     inbox = Inbox(ports, book, desk, leaders)
     public = tokens.signer.public
 
@@ -197,23 +237,7 @@ async def compose(host: Host, settings: SchedulerSettings | None = None) -> Serv
     return Composed(
         name="scheduler",
         healthy=healthy,
-        servicers=[
-            Mounted(
-                add_WorkerServiceServicer_to_server,
-                WorkerServicer(local, leaders, book, settings),
-                "runway.scheduler.v1.WorkerService",
-            ),
-            Mounted(
-                add_SchedulerServiceServicer_to_server,
-                SchedulerServicer(control_reads, book, OwnerClient(host.peers)),
-                "runway.scheduler.v1.SchedulerService",
-            ),
-            Mounted(
-                add_SchedulerInternalServiceServicer_to_server,
-                InternalServicer(local, inbox.apply_here, leaf_reads, book),
-                "runway.internal.scheduler.v1.SchedulerInternalService",
-            ),
-        ],
+        servicers=_servicers(host, settings, book, local, leaders, inbox, control_reads, leaf_reads, shares),
         inbox=inbox.apply,
         stuck=SchedulerStuck(ports, book, control_reads, control_db, leadership, settings.stuck_ticket_ms).list_stuck,
         fences=SchedulerFences(FencePoint(leaf_db, SchedulerPoint(), keeps_steps=False), leaf_reads, book),
@@ -221,6 +245,7 @@ async def compose(host: Host, settings: SchedulerSettings | None = None) -> Serv
             Loop("relay", relay.run),
             Loop("elections", leadership.run),
             forgetting(store.forget_runs, host.clock, host.settings.retention_ms),
+            *share_loops(shares, book, leadership.member_id),
             *loops(ports, control, book, desk, store, leadership, (public.key_id, public.public_bytes), settings),
         ],
         deadlines_ms={"/runway.scheduler.v1.WorkerService/ClaimAttempts": settings.longest_wait_ms + 10_000},

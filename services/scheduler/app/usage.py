@@ -9,34 +9,12 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from libs.kernel.clock import Clock
-from libs.kernel.values import value
 from services.scheduler.domain.lease import Lease
-from services.scheduler.domain.planner import Project, Standing
-from services.scheduler.domain.shares import Meter, Part, Policy, Used
+from services.scheduler.domain.planner import Standing
+from services.scheduler.domain.shares import Decided, Meter, Policy, Project, Report, Used
 
 ROWS_MOST = 10_000
 """Tenants and projects of one report: those with the most."""
-
-
-@value(frozen=True, slots=True)
-class Report:
-    """What a leader says of a tenant (without a project), or of a tenant's project."""
-
-    tenant: str
-    project: str
-    running: int
-    average: float
-    at_ms: int = 0
-
-
-@value(frozen=True, slots=True)
-class Decided:
-    """Every row about shares, at one version."""
-
-    version: int
-    policy: Policy
-    parts: Mapping[str, Part]
-    projects: Mapping[Project, Part]
 
 
 @dataclass(slots=True)
@@ -81,10 +59,14 @@ class Usage:
             average += meter.now(self.clock.monotonic_ms(), self.decided.policy.half_life_ms)
         return Used(running, average)
 
+    def of_project(self, name: Project) -> int:
+        """Live leases of a project; those of other leaders only where it has a bound."""
+        return self.projects.get(name, 0) + self.projects_elsewhere.get(name, 0)
+
     def standing(self, tenants: Collection[str]) -> Standing:
         """What a cycle for these tenants is told."""
         bounded = self.decided.projects
-        held = {name: self.projects.get(name, 0) + self.projects_elsewhere.get(name, 0) for name in bounded}
+        held = {name: self.of_project(name) for name in bounded}
         return Standing(
             policy=self.decided.policy,
             parts=self.decided.parts,

@@ -20,11 +20,9 @@ from dataclasses import dataclass, field
 from libs.kernel.values import value
 from services.scheduler.domain.lines import Candidate, Head, Line, TenantQueue, WaitingLine
 from services.scheduler.domain.rank import INTERACTIVE, MIGRATION
-from services.scheduler.domain.shares import NOTHING, Part, Policy, Used, claim
+from services.scheduler.domain.shares import NOTHING, Part, Policy, Project, Used, claim
 from services.scheduler.domain.ticket import Key
 
-Project = tuple[str, str]
-"""Tenant and project."""
 NO_BOUND = 2**62
 
 

@@ -19,6 +19,9 @@ from libs.kernel.values import value
 MOST_WEIGHT = 1_000_000
 DEFAULT_WEIGHT = 1
 
+Project = tuple[str, str]
+"""Tenant and project."""
+
 
 @value(frozen=True, slots=True)
 class Policy:
@@ -51,6 +54,49 @@ class Used:
     average: float = 0.0
 
 
+@value(frozen=True, slots=True)
+class Report:
+    """What a leader says of a tenant (without a project), or of a tenant's project."""
+
+    tenant: str
+    project: str
+    running: int
+    average: float
+    holder: str = ""
+    """The process that says it."""
+    beat: int = 0
+    """Rises with each of its reports."""
+
+
+@value(frozen=True, slots=True)
+class Decided:
+    """Every row about shares, at one version."""
+
+    version: int
+    policy: Policy
+    parts: Mapping[str, Part]
+    projects: Mapping[Project, Part]
+
+
+@value(frozen=True, slots=True)
+class StoredPart:
+    """A part as its row stands; without a project it is the tenant's."""
+
+    tenant: str
+    project: str
+    part: Part
+    version: int
+    changed_ms: int
+
+
+@value(frozen=True, slots=True)
+class Change:
+    """Who changes shares, and why."""
+
+    actor: str
+    reason: str
+
+
 NOTHING = Used()
 
 
@@ -58,8 +104,8 @@ def claim(running: float, average: float, weight: int) -> float:
     """What tenants are compared by: less goes first.
 
     For who has slots, in the middle of the grant that it decides about: before it, tenants of little weight would get more
-    than their part in the rounding, after it less. Who has none is compared by its past alone, or a little weight would never come up
-    where there is less than a slot for it.
+    than their part in the rounding, after it less. Who has none is compared by its past alone, or a little weight would never
+    come up where there is less than a slot for it.
     """
     return ((running + 0.5 if running else 0) + average) / (2 * weight)
 
