@@ -104,7 +104,8 @@ class ReadyIndex:
         bucket = self._buckets.get(name)
         if bucket is None:
             bucket = self._buckets[name] = []
-            self._of_handler.setdefault((ready.candidate.tenant, ready.candidate.handler), set()).add(name)
+            for tenant in (ready.candidate.tenant, ""):  # polls of a fleet look under no tenant
+                self._of_handler.setdefault((tenant, ready.candidate.handler), set()).add(name)
         bisect.insort(bucket, ready, key=lambda item: item.place)
 
     def remove(self, key: Key) -> Ready | None:
@@ -123,10 +124,11 @@ class ReadyIndex:
         del bucket[index]
         if not bucket:
             del self._buckets[name]
-            of_handler = self._of_handler[(ready.candidate.tenant, ready.candidate.handler)]
-            of_handler.discard(name)
-            if not of_handler:
-                del self._of_handler[(ready.candidate.tenant, ready.candidate.handler)]
+            for tenant in (ready.candidate.tenant, ""):
+                of_handler = self._of_handler[(tenant, ready.candidate.handler)]
+                of_handler.discard(name)
+                if not of_handler:
+                    del self._of_handler[(tenant, ready.candidate.handler)]
         return ready
 
     def for_polls(self, polls: Collection[Poll]) -> list[Candidate]:
@@ -164,6 +166,7 @@ class Heard:
     handlers: frozenset[str]
     capabilities: frozenset[str]
     seen_ms: int
+    fleet: bool = False
 
 
 @dataclass(slots=True)
@@ -353,6 +356,7 @@ class Book:
             beaten=beaten,
             ends_ms=now_ms + contract.timeout_ms - spent_ms if contract.timeout_ms else None,
             renew_ms=now_ms + self.limits.token_life_ms // 2 if not beaten else now_ms,
+            fleet=row.fleet,
         )
 
     def ready_of(self, row: TicketRow) -> Ready:
@@ -386,6 +390,7 @@ class Book:
         if known is not None and not heard.handlers:
             known.seen_ms = heard.seen_ms
             return
+        heard.fleet = heard.fleet or (known is not None and known.fleet)  # one name for both: shown to fewer people
         self.workers[(heard.tenant, heard.worker_id)] = heard
 
     def waiting_by_class(self) -> Mapping[int, int]:

@@ -1,8 +1,8 @@
 """Authoritative for who gets what: one claim cycle, from waiting polls and ready tickets to a plan. Pure; commits nothing.
 
 Order of tickets: class, priority, deadline, tenants in turn, then as they came. A worker gets only tickets of its own
-tenant (and of its key's project, where the key is bound to one), with its handlers, whose labels it has. Of the polls that fit,
-the one with the most free slots takes a ticket, so that work spreads.
+tenant (and of its key's project, where the key is bound to one), or, in a fleet, of every tenant; with its handlers,
+whose labels it has. Of the polls that fit, the one with the most free slots takes a ticket, so that work spreads.
 
 An answer is bounded in bytes as well: a poll takes no ticket beyond what is left of its room, but always a first one.
 
@@ -26,6 +26,7 @@ class Poll:
 
     number: int
     tenant: str
+    """Whose tickets it takes; empty: every tenant's."""
     project: str
     handlers: frozenset[str]
     labels: frozenset[str]
@@ -81,7 +82,7 @@ def in_turn(tickets: Iterable[Candidate]) -> list[Candidate]:
 def fits(poll: Poll, ticket: Candidate) -> bool:
     """Whether this worker may run this ticket."""
     return (
-        poll.tenant == ticket.tenant
+        poll.tenant in ("", ticket.tenant)
         and (not poll.project or poll.project == ticket.project)
         and ticket.handler in poll.handlers
         and ticket.requires <= poll.labels
@@ -103,7 +104,8 @@ def plan(polls: Sequence[Poll], tickets: Iterable[Candidate]) -> list[Grant]:
             break
         able = [
             poll
-            for poll in by_handler.get((ticket.tenant, ticket.handler), ())
+            for tenant in (ticket.tenant, "")
+            for poll in by_handler.get((tenant, ticket.handler), ())
             if free[poll.number]
             and fits(poll, ticket)
             and (ticket.size_bytes <= room[poll.number] or free[poll.number] == poll.slots)

@@ -68,7 +68,7 @@ polls_ = st.lists(
             "labels": labels,
             "slots": slots,
         },
-        st.sampled_from(TENANTS),
+        st.sampled_from([*TENANTS, ""]),
         st.sampled_from(["", "p"]),
         st.frozensets(st.sampled_from(HANDLERS), min_size=1),
         st.frozensets(st.sampled_from(LABELS)),
