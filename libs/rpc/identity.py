@@ -6,7 +6,7 @@ by raising.
 """
 
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 from uuid import UUID
 
@@ -14,17 +14,35 @@ from libs.kernel.refusal import Reason, Refusal
 
 SCOPE_WORKER = "worker"
 SCOPE_OPERATOR = "operator"
+SCOPE_FLEET = "fleet"
 
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """Whom an API key belongs to. Every key may call; `worker` and `operator` are granted beside that."""
+    """Whom an API key belongs to. Every key may call; `worker`, `operator` and `fleet` are granted beside that.
+
+    A fleet is worker processes that serve every tenant. Its key belongs to a tenant and has no rights beyond it, except under
+    a lease: `acting_for`.
+    """
 
     tenant: str
     project: str
     key_id: str
     scopes: frozenset[str]
     name: str
+
+    @property
+    def fleet(self) -> bool:
+        """Whether its workers serve every tenant."""
+        return SCOPE_FLEET in self.scopes
+
+    def has(self, scope: str) -> bool:
+        """Whether the key was granted a scope; whoever may serve every tenant may serve one."""
+        return scope in self.scopes or (scope == SCOPE_WORKER and self.fleet)
+
+    def acting_for(self, lease: "VerifiedLease") -> "Caller":
+        """Who calls under a lease: a fleet acts as the run's tenant and project, for this one call; others as themselves."""
+        return replace(self, tenant=lease.tenant, project=lease.project) if self.fleet else self
 
 
 class VerifiedLease(Protocol):

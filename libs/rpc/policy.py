@@ -102,11 +102,12 @@ async def admit(policy: MethodPolicy, metadata: Mapping[str, str | bytes], acces
         raise _denied(policy, "has no policy", "this is a fault of the installation: report it")
     caller = await _caller(metadata, access)
     scope = _SCOPE.get(policy.fence)
-    if scope is not None and scope not in caller.scopes:
+    if scope is not None and not caller.has(scope):
         raise _denied(policy, f"needs a key with the scope {scope}", f"use a key that has the scope {scope}")
     if policy.fence != policy_pb2.FENCE_LEASE:
         return Admitted(caller)
     token, lease = await _lease(policy, metadata, access)
+    caller = caller.acting_for(lease)
     if lease.tenant != caller.tenant:
         raise Refusal(
             Reason.LEASE_INVALID, "the lease is of another tenant than the key", remedy="use the key that claimed the attempt"

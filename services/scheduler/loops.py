@@ -32,7 +32,7 @@ CARRIED_MS = 60_000
 class HouseKeeping(Protocol):
     """What is written down now and then."""
 
-    async def put_workers(self, workers: list[tuple[str, str, str, str, str, int]]) -> None:
+    async def put_workers(self, workers: list[tuple[str, str, str, str, str, int, bool]]) -> None:
         """Workers seen."""
         ...
 
@@ -53,9 +53,9 @@ NOTE_INTERVAL_MS = 500
 SHARES_INTERVAL_MS = 500
 
 
-def _worker_row(heard: Heard) -> tuple[str, str, str, str, str, int]:
+def _worker_row(heard: Heard) -> tuple[str, str, str, str, str, int, bool]:
     handlers, capabilities = "\n".join(sorted(heard.handlers)), "\n".join(sorted(heard.capabilities))
-    return heard.tenant, heard.worker_id, heard.project, handlers, capabilities, heard.seen_ms
+    return heard.tenant, heard.worker_id, heard.project, handlers, capabilities, heard.seen_ms, heard.fleet
 
 
 def loops(

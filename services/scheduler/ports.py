@@ -61,6 +61,7 @@ class GrantAsk:
     attempt_id: UUID
     worker_id: str
     claim_id: UUID
+    fleet: str = ""
 
 
 @value(frozen=True, slots=True)

@@ -14,12 +14,13 @@ from runway.scheduler.v1 import worker_service_pb2_grpc
 
 from libs.kernel.ids import SHARDS, shard_of, uuid_from_text
 from libs.kernel.refusal import Reason, Refusal
-from libs.rpc.identity import Caller, current_call
+from libs.rpc.identity import current_call
 from libs.rpc.items import item_error
 from services.scheduler import translate
 from services.scheduler.app.book import Book
 from services.scheduler.clients.leaders import Leaders
 from services.scheduler.clients.local_workers import LocalWorkers
+from services.scheduler.domain.asker import Asker
 from services.scheduler.ports import Holder
 from services.scheduler.settings import SchedulerSettings
 
@@ -45,7 +46,7 @@ class WorkerServicer(worker_service_pb2_grpc.WorkerServiceServicer):
 
     async def ClaimAttempts(self, request: pb.ClaimAttemptsRequest, context: Any) -> pb.ClaimAttemptsResponse:
         """See the contract."""
-        caller = current_call().require_caller()
+        who = translate.asker(current_call().require_caller())
         if request.slots > self._settings.max_slots:
             raise Refusal(
                 Reason.QUOTA_EXCEEDED,
@@ -53,20 +54,20 @@ class WorkerServicer(worker_service_pb2_grpc.WorkerServiceServicer):
                 field="slots",
                 remedy="ask for fewer slots in one claim",
             )
-        translate.claim(request, caller.tenant, caller.project)  # what no leader would take is refused here, to its sender
+        translate.claim(request, who)  # what no leader would take is refused here, to its sender
         wait_ms = translate.ms_of(request.wait) if request.HasField("wait") else self._settings.default_wait_ms
         wait_ms = min(max(wait_ms, 0), self._settings.longest_wait_ms)
         ends_s = asyncio.get_running_loop().time() + wait_ms / 1000
         while True:
             began_s = asyncio.get_running_loop().time()
             left_ms = max(0, int((ends_s - began_s) * 1000))
-            leases = await self._claim_round(request, caller, left_ms)
+            leases = await self._claim_round(request, who, left_ms)
             if leases or left_ms == 0 or self._local.draining:
                 return pb.ClaimAttemptsResponse(leases=leases)
             if asyncio.get_running_loop().time() - began_s < PAUSE_S:
                 await asyncio.sleep(PAUSE_S)  # answered before its time: a repeat of what is over, or of a claim still waiting
 
-    async def _claim_round(self, request: pb.ClaimAttemptsRequest, caller: Caller, left_ms: int) -> list[pb.Lease]:
+    async def _claim_round(self, request: pb.ClaimAttemptsRequest, who: Asker, left_ms: int) -> list[pb.Lease]:
         """Splits free slots into credits among leaders and waits for the first that has work."""
         others = self._leaders.by_address(range(SHARDS))
         members: list[str | None] = [*sorted(others)] + ([None] if self._book.epochs or not others else [])
@@ -81,12 +82,12 @@ class WorkerServicer(worker_service_pb2_grpc.WorkerServiceServicer):
         mine = pb.ClaimAttemptsRequest()
         mine.CopyFrom(request)
         mine.max_bytes = max(1, room)
-        return await self._first_with_work(mine, caller, asked, others, wait_ms)
+        return await self._first_with_work(mine, who, asked, others, wait_ms)
 
     async def _first_with_work(
         self,
         request: pb.ClaimAttemptsRequest,
-        caller: Caller,
+        who: Asker,
         asked: Mapping[str | None, int],
         others: Mapping[str, set[int]],
         wait_ms: int,
@@ -100,15 +101,14 @@ class WorkerServicer(worker_service_pb2_grpc.WorkerServiceServicer):
             mine.slots = slots
             mine.wait.FromMilliseconds(wait)
             if member is None:
-                return await self._local.claim(mine, caller.tenant, caller.project, wait)
+                return await self._local.claim(mine, who, wait)
             answer = await self._leaders.forward(
                 member,
                 "claim",
                 mine,
                 pb.ClaimAttemptsResponse,
                 others[member],
-                caller.tenant,
-                caller.project,
+                who,
                 deadline_ms=wait + FORWARD_MS,
             )
             return list(answer.leases)
@@ -136,12 +136,12 @@ class WorkerServicer(worker_service_pb2_grpc.WorkerServiceServicer):
 
     async def HeartbeatAttempts(self, request: pb.HeartbeatAttemptsRequest, context: Any) -> pb.HeartbeatAttemptsResponse:
         """See the contract."""
-        caller = current_call().require_caller()
+        who = translate.asker(current_call().require_caller())
         shards = [shard_of(uuid_from_text(said.run_id, "heartbeats.run_id")) for said in request.heartbeats]
         here, elsewhere = self._split(shards)
         results: dict[int, pb.HeartbeatResult] = {}
         beats = [request.heartbeats[place] for place in here]
-        answers = self._local.heartbeat(request.worker_id, beats, caller.tenant, caller.project)
+        answers = self._local.heartbeat(request.worker_id, beats, who)
         results |= dict(zip(here, answers, strict=True))
 
         def narrowed(places: Sequence[int]) -> pb.HeartbeatAttemptsRequest:
@@ -152,7 +152,7 @@ class WorkerServicer(worker_service_pb2_grpc.WorkerServiceServicer):
             return pb.HeartbeatResult(status=pb.LEASE_STATUS_UNKNOWN)
 
         forwarded = await self._forward(
-            "heartbeat", elsewhere, shards, narrowed, pb.HeartbeatAttemptsResponse, unknown, caller, BEAT_MS
+            "heartbeat", elsewhere, shards, narrowed, pb.HeartbeatAttemptsResponse, unknown, who, BEAT_MS
         )
         results |= forwarded
         return pb.HeartbeatAttemptsResponse(results=[results[place] for place in range(len(shards))])
@@ -203,8 +203,8 @@ class WorkerServicer(worker_service_pb2_grpc.WorkerServiceServicer):
         refused: Callable[[Refusal], Any],
     ) -> list[Any]:
         """Items that carry a token each: judged by the leaders of their runs' shards."""
-        caller = current_call().require_caller()
-        holders = await self._local.holders([item.lease_token for item in items], caller.tenant, caller.project)
+        who = translate.asker(current_call().require_caller())
+        holders = await self._local.holders([item.lease_token for item in items], who)
         results: dict[int, Any] = {p: refused(h) for p, h in enumerate(holders) if isinstance(h, Refusal)}
         shards = [h.shard if isinstance(h, Holder) else -1 for h in holders]
         here, elsewhere = self._split(shards)
@@ -214,7 +214,7 @@ class WorkerServicer(worker_service_pb2_grpc.WorkerServiceServicer):
             return dict(zip(here, await local(mine), strict=True)) if mine else {}
 
         forwarded = self._forward(
-            verb, elsewhere, shards, lambda places: request_of([items[p] for p in places]), answer, refused, caller, FORWARD_MS
+            verb, elsewhere, shards, lambda places: request_of([items[p] for p in places]), answer, refused, who, FORWARD_MS
         )
         for part in await asyncio.gather(judge_here(), forwarded):
             results |= part
@@ -240,7 +240,7 @@ class WorkerServicer(worker_service_pb2_grpc.WorkerServiceServicer):
         request_of: Callable[[Sequence[int]], Message],
         answer: type[Any],
         refused: Callable[[Refusal], Any],
-        caller: Caller,
+        who: Asker,
         deadline_ms: int,
     ) -> dict[int, Any]:
         async def one(address: str, places: list[int]) -> dict[int, Any]:
@@ -251,8 +251,7 @@ class WorkerServicer(worker_service_pb2_grpc.WorkerServiceServicer):
                     request_of(places),
                     answer,
                     {shards[place] for place in places},
-                    caller.tenant,
-                    caller.project,
+                    who,
                     deadline_ms=deadline_ms,
                 )
             except Refusal as no:

@@ -19,13 +19,14 @@ from libs.fence.wire import step_to
 from libs.kernel.epochs import NO_FENCE, Mode, StepFence
 from libs.kernel.ids import uuid_from_bytes, uuid_from_text
 from libs.kernel.refusal import invalid_field, not_found, unreachable
-from libs.rpc.identity import current_call
+from libs.rpc.identity import SCOPE_OPERATOR, current_call
 from libs.rpc.validation import check_message
 from libs.runtime.service import InboxHandler
 from services.scheduler import translate
 from services.scheduler.app.book import Book
 from services.scheduler.app.refusals import no_leader
 from services.scheduler.clients.local_workers import LocalWorkers
+from services.scheduler.domain.asker import Asker
 from services.scheduler.domain.ticket import Key
 from services.scheduler.ports import GateState, Holder
 
@@ -40,8 +41,8 @@ class PeopleReads(Protocol):
         """All shards."""
         ...
 
-    async def workers(self, tenant: str, project: str, after: str, limit: int) -> list[Mapping[str, Any]]:
-        """Workers of a tenant."""
+    async def workers(self, tenant: str, project: str, after: str, limit: int, fleet: bool) -> list[Mapping[str, Any]]:
+        """Workers of a tenant; those of its fleet where `fleet` says so."""
         ...
 
     async def owner(self, run_id: UUID) -> tuple[str, str] | None:
@@ -109,7 +110,8 @@ class SchedulerServicer(scheduler_service_pb2_grpc.SchedulerServiceServicer):
         """See the contract."""
         caller = current_call().require_caller()
         size = request.page_size or DEFAULT_WORKERS
-        found = await self._reads.workers(caller.tenant, caller.project, request.page_token, size + 1)
+        may_see_fleet = caller.has(SCOPE_OPERATOR) and not caller.project
+        found = await self._reads.workers(caller.tenant, caller.project, request.page_token, size + 1, may_see_fleet)
         workers = [
             pb.Worker(
                 worker_id=row["worker_id"],
@@ -117,6 +119,7 @@ class SchedulerServicer(scheduler_service_pb2_grpc.SchedulerServiceServicer):
                 capabilities=row["capabilities"].split("\n") if row["capabilities"] else [],
                 live_leases=row["live"],
                 last_seen=translate.timestamp(row["seen_ms"]),
+                fleet=row["fleet"],
             )
             for row in found[:size]
         ]
@@ -162,35 +165,36 @@ class InternalServicer(scheduler_internal_pb2_grpc.SchedulerInternalServiceServi
         return internal_pb.ForwardResponse(response=answer.SerializeToString())
 
     async def _handle(self, said: internal_pb.ForwardRequest) -> Message:
+        who = _asker(said)
         match said.verb:
             case "claim":
                 claim = _read(worker_pb.ClaimAttemptsRequest(), said.request)
-                leases = await self._local.claim(claim, said.tenant, said.project, translate.ms_of(claim.wait))
+                leases = await self._local.claim(claim, who, translate.ms_of(claim.wait))
                 return worker_pb.ClaimAttemptsResponse(leases=leases)
             case "heartbeat":
                 beats = _read(worker_pb.HeartbeatAttemptsRequest(), said.request)
-                results = self._local.heartbeat(beats.worker_id, beats.heartbeats, said.tenant, said.project)
+                results = self._local.heartbeat(beats.worker_id, beats.heartbeats, who)
                 return worker_pb.HeartbeatAttemptsResponse(results=results)
             case "complete":
                 ends = _read(worker_pb.CompleteAttemptsRequest(), said.request)
-                done = await self._local.complete(await self._held(ends.completions, said))
+                done = await self._local.complete(await self._held(ends.completions, who))
                 return worker_pb.CompleteAttemptsResponse(results=done)
             case "record_commands":
                 asks = _read(worker_pb.RecordCommandsRequest(), said.request)
-                recorded = await self._local.record(await self._held(asks.attempts, said))
+                recorded = await self._local.record(await self._held(asks.attempts, who))
                 return worker_pb.RecordCommandsResponse(results=recorded)
             case "renew":
                 old = _read(worker_pb.RenewLeasesRequest(), said.request)
-                renewed = await self._local.renew(await self._held(old.renewals, said))
+                renewed = await self._local.renew(await self._held(old.renewals, who))
                 return worker_pb.RenewLeasesResponse(results=renewed)
             case _:
                 delivery = _read(inbox_pb2.DeliverRequest(), said.request)
                 incarnation, verdicts = await self._deliver(list(delivery.events))
                 return inbox_pb2.DeliverResponse(verdicts=verdicts, incarnation=incarnation)
 
-    async def _held(self, items: Sequence[Any], said: internal_pb.ForwardRequest) -> list[tuple[Holder, Any]]:
+    async def _held(self, items: Sequence[Any], who: Asker) -> list[tuple[Holder, Any]]:
         """Tokens were checked where the worker called; a token that is bad here fails the call."""
-        found = await self._local.holders([item.lease_token for item in items], said.tenant, said.project)
+        found = await self._local.holders([item.lease_token for item in items], who)
         held: list[tuple[Holder, Any]] = []
         for holder, item in zip(found, items, strict=True):
             if not isinstance(holder, Holder):
@@ -205,6 +209,10 @@ class InternalServicer(scheduler_internal_pb2_grpc.SchedulerInternalServiceServi
         found = await self._leaf.keys(list(request.key_ids))
         keys = [internal_pb.SigningKey(key_id=key_id, public_key=public) for key_id, public in found.items()]
         return internal_pb.GetSigningKeysResponse(keys=keys)
+
+
+def _asker(said: internal_pb.ForwardRequest) -> Asker:
+    return Asker(said.tenant, said.project, said.fleet)
 
 
 def _read(message: Any, raw: bytes) -> Any:

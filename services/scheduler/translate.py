@@ -17,9 +17,11 @@ from runway.scheduler.v1 import worker_service_pb2 as pb
 from libs.kernel.epochs import StepFence
 from libs.kernel.ids import NIL, digest, uuid_from_bytes, uuid_from_text
 from libs.kernel.refusal import Reason, Refusal, invalid_field
+from libs.rpc.identity import Caller
 from services.scheduler.app.beat_attempts import Beaten
 from services.scheduler.app.claim_attempts import ClaimAsk, GrantedLease
 from services.scheduler.app.complete_attempts import Completion
+from services.scheduler.domain.asker import Asker
 from services.scheduler.domain.ending import IN_DOUBT
 from services.scheduler.domain.lease import Beat
 from services.scheduler.domain.ticket import POINT_BITS, Contract, End, Failure, Key, Successor, Ticket
@@ -137,18 +139,22 @@ def clean(text: str, most: int) -> str:
     return text.replace("\0", "")[:most]
 
 
-def claim(request: pb.ClaimAttemptsRequest, tenant: str, project: str, most_bytes: int = 2**62) -> ClaimAsk:
+def claim(request: pb.ClaimAttemptsRequest, who: Asker, most_bytes: int = 2**62) -> ClaimAsk:
     """ClaimAttempts. `most_bytes`: what an answer may weigh where the worker does not ask for less."""
     return ClaimAsk(
         claim_id=uuid_from_bytes(request.claim_id, "claim_id"),
         worker_id=name(request.worker_id, "worker_id"),
-        tenant=tenant,
-        project=project,
+        who=who,
         handlers=frozenset(name(handler, "handlers") for handler in request.handlers),
         capabilities=frozenset(name(label, "capabilities") for label in request.capabilities),
         slots=request.slots,
         room_bytes=min(request.max_bytes or most_bytes, most_bytes),
     )
+
+
+def asker(caller: Caller) -> Asker:
+    """Whose key a worker shows. A fleet's key is bound to no project."""
+    return Asker(caller.tenant, "" if caller.fleet else caller.project, caller.fleet)
 
 
 def lease(granted: GrantedLease) -> pb.Lease:

@@ -176,7 +176,7 @@ def list_workers(form: Form = FORM) -> None:
         from runway_sdk import Client
 
         async with Client() as client:
-            show_rows(rows_of(await client.workers()), ["worker_id", "live_leases", "last_seen", "handlers"], form)
+            show_rows(rows_of(await client.workers()), ["worker_id", "fleet", "live_leases", "last_seen", "handlers"], form)
 
     run_async(work)
 

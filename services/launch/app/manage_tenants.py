@@ -11,6 +11,9 @@ from services.launch.domain.admission import Account
 from services.launch.domain.workflow import NAME
 from services.launch.ports import KeyRecord, Ports
 
+FLEET = "fleet"
+"""The scope of keys whose workers serve every tenant."""
+
 
 @value(frozen=True, slots=True)
 class NewKey:
@@ -51,6 +54,8 @@ async def create_key(ports: Ports, tenant: str, project: str, scopes: Sequence[s
     """A new key of 256 random bits; only its digest is stored."""
     if project and not NAME.match(project):
         raise invalid_field("project", "must be 1 to 63 of a-z, 0-9, '-', '_'", "use such a name")
+    if project and FLEET in scopes:
+        raise invalid_field("project", "binds a key that serves every tenant", "leave it empty, or ask for the scope worker")
     random = ports.ids.random128().bytes + ports.ids.random128().bytes
     text = "rk_" + base64.urlsafe_b64encode(random).decode().rstrip("=")
     now = ports.clock.now_ms()

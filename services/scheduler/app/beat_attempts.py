@@ -10,6 +10,7 @@ from libs.kernel.ids import shard_of
 from libs.kernel.values import value
 from libs.telemetry.catalogue import HEARTBEATS, ZOMBIES_REFUSED
 from services.scheduler.app.book import Book, Heard
+from services.scheduler.domain.asker import Asker
 from services.scheduler.domain.lease import Answer, Beat, beat
 from services.scheduler.ports import Ports, Signed
 
@@ -24,19 +25,19 @@ class Beaten:
     signed: Signed | None = None
 
 
-def beat_attempts(ports: Ports, book: Book, worker_id: str, tenant: str, project: str, beats: Sequence[Beat]) -> list[Beaten]:
+def beat_attempts(ports: Ports, book: Book, worker_id: str, who: Asker, beats: Sequence[Beat]) -> list[Beaten]:
     """One answer per heartbeat, in order."""
     now_ms = ports.clock.monotonic_ms()
     led = book.led({shard_of(said.run_id) for said in beats})
     nothing = frozenset[str]()
-    book.see_worker(Heard(tenant, project, worker_id, nothing, nothing, ports.clock.now_ms()))
+    book.see_worker(Heard(who.owner, who.project, worker_id, nothing, nothing, ports.clock.now_ms(), who.fleet))
     answers: list[Beaten] = []
     for said in beats:
         if shard_of(said.run_id) not in led:
             answers.append(Beaten(Answer.UNKNOWN))
             continue
         lease = book.leases.get(said.key)
-        answer = beat(lease, said, tenant, project, now_ms)
+        answer = beat(lease, said, who, worker_id, now_ms)
         signed: Signed | None = None
         if answer is Answer.LIVE and lease is not None:
             book.heard += 1

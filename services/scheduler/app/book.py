@@ -73,6 +73,7 @@ class Heard:
     handlers: frozenset[str]
     capabilities: frozenset[str]
     seen_ms: int
+    fleet: bool = False
 
 
 @dataclass(slots=True)
@@ -270,6 +271,7 @@ class Book:
             beaten=beaten,
             ends_ms=now_ms + contract.timeout_ms - spent_ms if contract.timeout_ms else None,
             renew_ms=now_ms + self.limits.token_life_ms // 2 if not beaten else now_ms,
+            fleet=row.fleet,
         )
 
     def ready_of(self, row: TicketRow) -> Ready:
@@ -308,6 +310,7 @@ class Book:
         if known is not None and not heard.handlers:
             known.seen_ms = heard.seen_ms
             return
+        heard.fleet = heard.fleet or (known is not None and known.fleet)  # one name for both: shown to fewer people
         self.workers[(heard.tenant, heard.worker_id)] = heard
 
     def waiting_by_class(self) -> Mapping[int, int]:

@@ -25,6 +25,7 @@ from libs.telemetry.logs import get_logger
 from services.scheduler.app.book import Book, Heard
 from services.scheduler.app.explain_lost import explain, look_again
 from services.scheduler.app.queue import Ready
+from services.scheduler.domain.asker import Asker
 from services.scheduler.domain.lease import Lease
 from services.scheduler.domain.lines import TenantQueue, queued
 from services.scheduler.domain.planner import Grant, Poll, plan
@@ -44,17 +45,21 @@ class ClaimAsk:
 
     claim_id: UUID
     worker_id: str
-    tenant: str
-    project: str
+    who: Asker
     handlers: frozenset[str]
     capabilities: frozenset[str]
     slots: int
     room_bytes: int = 2**62
 
     @property
-    def name(self) -> tuple[str, UUID]:
+    def tenant(self) -> str:
+        """Whose tickets it takes; empty: every tenant's."""
+        return self.who.tickets_of
+
+    @property
+    def name(self) -> tuple[Asker, UUID]:
         """What a repeat is known by."""
-        return (self.tenant, self.claim_id)
+        return (self.who, self.claim_id)
 
 
 @value(frozen=True, slots=True)
@@ -78,7 +83,7 @@ class _Waiting:
     def poll(self) -> Poll:
         ask = self.ask
         return Poll(
-            self.number, ask.tenant, ask.project, ask.handlers, ask.capabilities, ask.slots, ask.room_bytes, ask.worker_id
+            self.number, ask.tenant, ask.who.project, ask.handlers, ask.capabilities, ask.slots, ask.room_bytes, ask.worker_id
         )
 
 
@@ -101,8 +106,8 @@ class ClaimDesk:
     ports: Ports
     book: Book
     _waiting: dict[int, _Waiting] = field(default_factory=dict)
-    _by_name: dict[tuple[str, UUID], _Waiting] = field(default_factory=dict)
-    _claims: "OrderedDict[tuple[str, UUID], dict[Key, StepFence]]" = field(default_factory=OrderedDict)
+    _by_name: dict[tuple[Asker, UUID], _Waiting] = field(default_factory=dict)
+    _claims: "OrderedDict[tuple[Asker, UUID], dict[Key, StepFence]]" = field(default_factory=OrderedDict)
     _numbers: int = 0
     draining: Callable[[], bool] = lambda: False
     """Whether the process is on its way out, known before `close` is called."""
@@ -121,9 +126,8 @@ class ClaimDesk:
 
     async def claim(self, ask: ClaimAsk, wait_ms: int) -> list[GrantedLease]:
         """Leases for free slots, at once or within the wait; none when it passed."""
-        self.book.see_worker(
-            Heard(ask.tenant, ask.project, ask.worker_id, ask.handlers, ask.capabilities, self.ports.clock.now_ms())
-        )
+        who, now_ms = ask.who, self.ports.clock.now_ms()
+        self.book.see_worker(Heard(who.owner, who.project, ask.worker_id, ask.handlers, ask.capabilities, now_ms, who.fleet))
         earlier = self._by_name.get(ask.name)
         if earlier is not None and earlier.busy:
             if wait_ms <= 0:
@@ -166,12 +170,12 @@ class ClaimDesk:
         held = dict(self._claims.get(ask.name, {}))
         known = ask.name in self._claims
         for lease in self.book.leases_of_claim(ask.claim_id):
-            if lease.belongs_to(ask.tenant, ask.project):
+            if lease.is_held_by(ask.who, ask.worker_id):
                 held[lease.key] = lease.fence
         if not known and not held:
             return None
         live = [self.book.leases[key] for key, fence in held.items() if self._lives(key, fence)]
-        live = [lease for lease in live if lease.belongs_to(ask.tenant, ask.project)]
+        live = [lease for lease in live if lease.is_held_by(ask.who, ask.worker_id)]
         if not live:
             return []
         inputs = await self.ports.db.inputs([lease.key for lease in live])
@@ -280,6 +284,7 @@ class ClaimDesk:
                 attempt_id=self.ports.ids.random128(),
                 worker_id=waiting.ask.worker_id,
                 claim_id=waiting.ask.claim_id,
+                fleet=waiting.ask.who.fleet_name,
             )
             for waiting, ready in taken
         ]
@@ -303,7 +308,7 @@ class ClaimDesk:
     def scopes_to_lock(self, tickets: Sequence[Ticket]) -> set[tuple[str, str]]:
         """Scopes of new tickets that may be granted as they come, because somebody waits for such."""
         wanted = {(w.ask.tenant, handler) for w in self._waiting.values() if not w.busy for handler in w.ask.handlers}
-        some = [ticket for ticket in tickets if (ticket.tenant, ticket.contract.handler) in wanted]
+        some = [t for t in tickets if (t.tenant, t.contract.handler) in wanted or ("", t.contract.handler) in wanted]
         return {scope for ticket in some for scope in _scopes(ticket.tenant, ticket.project)}
 
     async def grant_directly(
@@ -366,7 +371,7 @@ class ClaimDesk:
             ask = by_key[ready.candidate.key]
             fence = StepFence(ask.authority_epoch, row.lease_epoch, ask.attempt_id)
             lease = self.book.new_lease(ready.row, fence, row.epoch)
-            lease.worker_id, lease.claim_id, lease.shared = ask.worker_id, ask.claim_id, not waiting.ask.tenant
+            lease.worker_id, lease.claim_id, lease.fleet = ask.worker_id, ask.claim_id, ask.fleet
             if self.book.still(ready.shard, epochs[ready.shard]):
                 self.book.add_lease(lease)
             try:

@@ -16,6 +16,7 @@ from runway.internal.scheduler.v1.scheduler_internal_pb2_grpc import SchedulerIn
 from libs.kernel.refusal import Refusal
 from libs.runtime.peers import Peers
 from services.scheduler.app.book import Book
+from services.scheduler.domain.asker import NOBODY, Asker
 
 M = TypeVar("M", bound=Message)
 
@@ -75,15 +76,19 @@ class Leaders:
         request: Message,
         answer: type[M],
         shards: Iterable[int],
-        tenant: str,
-        project: str,
+        who: Asker,
         *,
         deadline_ms: int,
     ) -> M:
         """One call at another replica. Raises its refusal."""
         stub = SchedulerInternalServiceStub(self._peers.channel(address))
         asked = internal_pb.ForwardRequest(
-            verb=verb, request=request.SerializeToString(), tenant=tenant, project=project, shards=sorted(shards)
+            verb=verb,
+            request=request.SerializeToString(),
+            tenant=who.owner,
+            project=who.project,
+            fleet=who.fleet,
+            shards=sorted(shards),
         )
         response = await self._peers.ask(stub.Forward, asked, deadline_ms=deadline_ms)
         return answer.FromString(response.response)
@@ -110,7 +115,7 @@ class Leaders:
         shards = {events[place][0] for place in places}
         try:
             answer = await self.forward(
-                address, "deliver", request, inbox_pb2.DeliverResponse, shards, "", "", deadline_ms=5_000
+                address, "deliver", request, inbox_pb2.DeliverResponse, shards, NOBODY, deadline_ms=5_000
             )
         except Refusal as no:
             again = inbox_pb2.EventVerdict(verdict=inbox_pb2.VERDICT_RETRY, reason=no.message)

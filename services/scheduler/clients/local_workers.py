@@ -22,6 +22,7 @@ from services.scheduler.app.complete_attempts import Completion, complete_attemp
 from services.scheduler.app.record_commands import Asked, record_commands, refuse_unserved
 from services.scheduler.app.renew_leases import Renewed, renew_leases
 from services.scheduler.clients.tokens import LeaseTokens
+from services.scheduler.domain.asker import Asker
 from services.scheduler.ports import Holder, Ports
 
 T = TypeVar("T")
@@ -73,18 +74,16 @@ class LocalWorkers:
         for batcher in (self._complete, self._record, self._renew):
             await batcher.close()
 
-    async def claim(self, request: pb.ClaimAttemptsRequest, tenant: str, project: str, wait_ms: int) -> list[pb.Lease]:
+    async def claim(self, request: pb.ClaimAttemptsRequest, who: Asker, wait_ms: int) -> list[pb.Lease]:
         """Leases of shards led here."""
-        granted = await self._desk.claim(translate.claim(request, tenant, project, self._claim_limit_bytes), wait_ms)
+        granted = await self._desk.claim(translate.claim(request, who, self._claim_limit_bytes), wait_ms)
         return [translate.lease(item) for item in granted]
 
-    def heartbeat(self, worker_id: str, beats: Sequence[pb.Heartbeat], tenant: str, project: str) -> list[pb.HeartbeatResult]:
+    def heartbeat(self, worker_id: str, beats: Sequence[pb.Heartbeat], who: Asker) -> list[pb.HeartbeatResult]:
         """Answers from memory."""
         translate.name(worker_id, "worker_id")
         said = [translate.beat(item) for item in beats]
-        return [
-            translate.beat_result(item) for item in beat_attempts(self._ports, self._book, worker_id, tenant, project, said)
-        ]
+        return [translate.beat_result(item) for item in beat_attempts(self._ports, self._book, worker_id, who, said)]
 
     async def complete(self, items: Sequence[tuple[Holder, pb.Completion]]) -> list[pb.CompletionResult]:
         """Ends of attempts."""
@@ -129,12 +128,12 @@ class LocalWorkers:
                 results.append(pb.RenewalResult(lease_token=outcome.signed.token, token_expires_at=at, epoch=outcome.epoch))
         return results
 
-    async def holders(self, tokens: Sequence[bytes], tenant: str, project: str) -> list[Holder | Refusal]:
+    async def holders(self, tokens: Sequence[bytes], who: Asker) -> list[Holder | Refusal]:
         """Who each token speaks of."""
         found: list[Holder | Refusal] = []
         for token in tokens:
             try:
-                found.append(await self._tokens.holder(token, tenant, project))
+                found.append(await self._tokens.holder(token, who))
             except Refusal as refusal:
                 found.append(refusal)
         return found

@@ -14,6 +14,7 @@ from libs.fence.token import Signer, Verifier
 from libs.kernel.clock import Clock
 from libs.kernel.ids import digest
 from libs.kernel.refusal import Reason, Refusal
+from services.scheduler.domain.asker import Asker
 from services.scheduler.domain.lease import Lease
 from services.scheduler.ports import Holder, Signed
 
@@ -93,10 +94,10 @@ class LeaseTokens:
             return lease_of(claims, self._clock.now_ms())
         return await self._verifier.verify(token)
 
-    async def holder(self, token: bytes, tenant: str, project: str) -> Holder:
-        """The holder that a token speaks of, for a caller of this tenant (and project, where the key is bound to one)."""
+    async def holder(self, token: bytes, who: Asker) -> Holder:
+        """The holder that a token speaks of, for a caller that may show it."""
         lease = await self.verify(token)
-        if lease.tenant != tenant or (project and lease.project != project):
+        if not who.may_show(lease.tenant, lease.project):
             raise Refusal(
                 Reason.LEASE_INVALID,
                 "the lease is of another tenant or project than the key",

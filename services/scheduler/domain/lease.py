@@ -10,6 +10,7 @@ from uuid import UUID
 
 from libs.kernel.epochs import Mode, StepFence
 from libs.kernel.values import value
+from services.scheduler.domain.asker import Asker
 from services.scheduler.domain.ticket import Contract, Key
 
 
@@ -64,22 +65,30 @@ class Lease:
     ends_ms: int | None
     renew_ms: int
     stopping: bool = False
-    shared: bool = False
-    """Whether its worker serves every tenant."""
+    fleet: str = ""
+    """The fleet that has it, by its key's tenant; empty: a worker of the run's own tenant."""
+
+    @property
+    def shared(self) -> bool:
+        """Whether its worker serves every tenant."""
+        return bool(self.fleet)
 
     @property
     def key(self) -> Key:
         """Its step."""
         return (self.run_id, self.step_key)
 
-    def belongs_to(self, tenant: str, project: str) -> bool:
-        """Whether a key of this tenant and project may speak for it."""
-        return self.tenant == tenant and (not project or self.project == project)
+    def is_held_by(self, who: Asker, worker_id: str) -> bool:
+        """Whether this worker may speak for it without its token: any of the run's tenant (and project, where its key is
+        bound to one), or the very process of the fleet that it was granted to."""
+        if who.fleet_name != self.fleet:
+            return False
+        return self.worker_id == worker_id if who.fleet else who.may_show(self.tenant, self.project)
 
 
-def beat(lease: Lease | None, said: Beat, tenant: str, project: str, now_ms: int) -> Answer:
+def beat(lease: Lease | None, said: Beat, who: Asker, worker_id: str, now_ms: int) -> Answer:
     """Judges one heartbeat; a live lease is heard of."""
-    if lease is None or not lease.belongs_to(tenant, project):
+    if lease is None or not lease.is_held_by(who, worker_id):
         return Answer.FENCED
     if lease.fence.attempt_id != said.attempt_id or lease.fence.lease_epoch != said.lease_epoch:
         return Answer.FENCED

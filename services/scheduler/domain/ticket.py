@@ -132,6 +132,7 @@ class TicketRow:
     raise_need: int
     worker_id: str
     claim_id: UUID
+    fleet: str
     leased_ms: int
     ended_attempt: UUID
     ended_authority: int

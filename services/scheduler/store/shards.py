@@ -68,8 +68,8 @@ class SchedulerStore(SchedulerDatabase):
         """Keys of processes that are gone."""
         await self._db.fetch(_Q.forget_keys, before_ms)
 
-    async def put_workers(self, workers: Sequence[tuple[str, str, str, str, str, int]]) -> None:
-        """Workers seen lately: tenant, worker, project, handlers, capabilities, when."""
+    async def put_workers(self, workers: Sequence[tuple[str, str, str, str, str, int, bool]]) -> None:
+        """Workers seen lately: tenant, worker, project, handlers, capabilities, when, whether of a fleet."""
         if workers:
             await self._db.fetch(_Q.put_workers, *(list(column) for column in zip(*workers, strict=True)))
 
@@ -101,9 +101,9 @@ class SchedulerReads:
         """All shards."""
         return [dict(row) for row in await self._db.fetch(_Q.read_shards)]
 
-    async def workers(self, tenant: str, project: str, after: str, limit: int) -> list[Mapping[str, Any]]:
-        """Workers of a tenant."""
-        return [dict(row) for row in await self._db.fetch(_Q.read_workers, tenant, project, after, limit)]
+    async def workers(self, tenant: str, project: str, after: str, limit: int, fleet: bool) -> list[Mapping[str, Any]]:
+        """Workers of a tenant; those of its fleet where `fleet` says so."""
+        return [dict(row) for row in await self._db.fetch(_Q.read_workers, tenant, project, after, limit, fleet)]
 
     async def owner(self, run_id: UUID) -> tuple[str, str] | None:
         """Whose run it is, where a ticket of it came."""

@@ -133,6 +133,7 @@ class SchedulerTx:
             [a.claim_id for a in asks],
             now_ms,
             self._tx.incarnation,
+            [a.fleet for a in asks],
         )
         return {
             (r["run_id"], r["step_key"]): Granted(

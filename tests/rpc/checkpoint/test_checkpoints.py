@@ -134,6 +134,19 @@ async def test_who_may_ask(world: World) -> None:
     assert await world.count("chunk") == 0
 
 
+async def test_a_fleet_acts_under_a_lease_and_sees_nothing_of_other_tenants_without(world: World) -> None:
+    lease = world.lease(key="rk_platform_fleet")
+    await world.commit(b"one", lease=lease)
+    assert (await world.restore(lease=lease))[1] == b"one"
+    stored = (await world.artifact(b"report", lease=lease)).artifact
+    assert (await world.read(RUN, stored.digest))[1] == b"report"  # it is the run's tenant's
+    assert (await refused(world.put(b"x", lease=world.key("rk_platform_fleet")))).reason is Reason.LEASE_INVALID
+    for shown in (world.key("rk_platform_fleet"), lease):  # what needs no lease takes none into account
+        listing = world.stub.ListCheckpoints(pb.ListCheckpointsRequest(run_id=str(RUN)), metadata=shown)
+        assert (await refused(listing)).reason is Reason.NOT_FOUND
+    assert (await refused(world.read(RUN, stored.digest, key="rk_platform_fleet"))).reason is Reason.NOT_FOUND
+
+
 async def test_a_token_that_has_died_is_confirmed_or_refused(world: World) -> None:
     await world.commit(b"one")
     dead = world.lease(life_ms=-1)

@@ -42,6 +42,8 @@ from libs.runtime.settings import HostSettings
 SECRET = "the-secret-of-this-installation"
 KEY = "rk_gateway_worker_1234"
 OTHER_KEY = "rk_gateway_other_1234"
+FLEET_KEY = "rk_gateway_fleet_1234"
+"""Of workers that serve every tenant; the key's own is `platform`."""
 FAR_MS = 10_000_000_000_000
 
 
@@ -64,10 +66,8 @@ class World:
         return [getattr(event, kind) for to, event in found if receiver in ("", to)]
 
     async def callers(self, digest_: bytes) -> Caller | None:
-        known = {KEY: "acme", OTHER_KEY: "other"}
-        return next(
-            (Caller(t, "", "id", frozenset({"worker"}), "w") for k, t in known.items() if key_digest(k) == digest_), None
-        )
+        known = {KEY: ("acme", "worker"), OTHER_KEY: ("other", "worker"), FLEET_KEY: ("platform", "fleet")}
+        return next((Caller(t, "", "id", frozenset({s}), "w") for k, (t, s) in known.items() if key_digest(k) == digest_), None)
 
 
 class Directory:

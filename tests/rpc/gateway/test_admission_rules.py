@@ -17,7 +17,7 @@ from libs.kernel.epochs import Mode
 from libs.kernel.refusal import Reason, Refusal
 from libs.testkit.waiting import wait_until
 from tests.rpc.gateway.conftest import CANARIES
-from tests.rpc.gateway.harness import OTHER_KEY, Attempt, Repositories, Stack, asked, refused, stored
+from tests.rpc.gateway.harness import FLEET_KEY, OTHER_KEY, Attempt, Repositories, Stack, asked, refused, stored
 from tests.rpc.gateway.provider import Provider
 
 READ = {"target": "api", "method": "GET", "path": "/ok"}
@@ -181,6 +181,21 @@ async def test_a_ledger_is_paged_and_shown_to_its_tenant_only(stack: Stack) -> N
         assert (await refused(hidden)).reason is Reason.NOT_FOUND
     token = pb.ListEffectsRequest(run_id=run, page_token="1 OR 1=1")
     assert (await refused(stack.gateway().ListEffects(token))).reason is Reason.INVALID_FIELD
+
+
+async def test_a_fleet_acts_under_the_lease_of_any_tenants_attempt_and_sees_no_ledger_but_its_own(stack: Stack) -> None:
+    attempt = stack.grant()
+    request = pb.InvokeToolRequest(tool="http.request", arguments=to_value(READ), slot="s")
+    done = await asked(stack.gateway(attempt, FLEET_KEY).InvokeTool(request))
+    assert done.effect.state == pb.EFFECT_STATE_SUCCEEDED
+    assert [effect.slot for effect in await stack.ledger(attempt)] == ["s"]
+    assert (await refused(stack.gateway(key=FLEET_KEY).InvokeTool(request))).reason is Reason.LEASE_INVALID
+    for lease in (None, attempt):  # what needs no lease takes none into account
+        hidden = stack.gateway(lease, FLEET_KEY).ListEffects(pb.ListEffectsRequest(run_id=str(attempt.run_id)))
+        assert (await refused(hidden)).reason is Reason.NOT_FOUND
+    await stack.raise_step(attempt, 2)
+    late = pb.InvokeToolRequest(tool="http.request", arguments=to_value(READ), slot="late")
+    assert (await refused(stack.gateway(attempt, FLEET_KEY).InvokeTool(late))).reason is Reason.LEASE_FENCED
 
 
 async def test_tools_are_listed_with_their_schemas(stack: Stack) -> None:

@@ -36,6 +36,12 @@ KEYS = {
     "rk_a": ("a", "", "worker"),
     "rk_a_other": ("a", "other", "worker"),
     "rk_b": ("b", "", "worker"),
+    "rk_fleet": ("platform", "", "fleet"),
+    "rk_fleet_2": ("platform2", "", "fleet"),
+    "rk_platform": ("platform", "", "operator"),
+    "rk_platform_worker": ("platform", "", "worker"),
+    "rk_platform_project": ("platform", "p", "operator"),
+    "rk_platform_plain": ("platform", "", ""),
     "rk_a_plain": ("a", "", ""),
 }
 HANDLER = "demo.work@1"

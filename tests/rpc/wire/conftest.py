@@ -22,7 +22,12 @@ from libs.rpc.server import Gate, Mounted, PortServer, serve
 from libs.runtime.clock import SystemClock
 
 SECRET = "the-secret-of-this-installation"
-KEYS = {"rk_caller_1234": frozenset(), "rk_worker_1234": frozenset({"worker"}), "rk_operator_1234": frozenset({"operator"})}
+KEYS = {
+    "rk_caller_1234": frozenset(),
+    "rk_worker_1234": frozenset({"worker"}),
+    "rk_operator_1234": frozenset({"operator"}),
+    "rk_fleet_1234": frozenset({"fleet"}),
+}
 RUN, ATTEMPT = UUID(int=7), UUID(int=9)
 LEASE = b"\x00\x01signed-lease-token\xff"
 
@@ -52,7 +57,7 @@ class Verifier:
         if token == LEASE:
             return Lease()
         if token == LEASE + b"other":
-            return Lease(tenant="other")
+            return Lease(tenant="other", project="far")
         raise Refusal(Reason.LEASE_INVALID, "the signature does not fit")
 
 

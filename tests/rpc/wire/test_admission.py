@@ -86,6 +86,22 @@ async def test_a_lease_method_needs_a_worker_key_and_a_genuine_lease_of_the_same
     assert wire.calls[0].lease_token == LEASE
 
 
+async def test_a_fleet_acts_under_a_lease_as_its_runs_tenant_and_as_itself_without(wire: Wire) -> None:
+    def stub(*lease: tuple[str, bytes]) -> gateway_service_pb2_grpc.GatewayServiceStub:
+        return gateway_service_pb2_grpc.GatewayServiceStub(wire.channel(metadata=(*bearer("rk_fleet_1234"), *lease)))
+
+    foreign = ("runway-lease-bin", LEASE + b"other")
+    for bad in ((), (("runway-lease-bin", b"forged"),)):
+        error = await refused(stub(*bad).WaitEffect(gateway.WaitEffectRequest(slot="s")))
+        assert refusal_of(error).reason is Reason.LEASE_INVALID
+    await stub(foreign).WaitEffect(gateway.WaitEffectRequest(slot="s"))
+    await stub(foreign).ListTools(gateway.ListToolsRequest())
+    await stub(("runway-lease-bin", LEASE)).WaitEffect(gateway.WaitEffectRequest(slot="s"))
+    seen = [(call.require_caller().tenant, call.require_caller().project, call.lease is not None) for call in wire.calls]
+    assert seen == [("other", "far", True), ("acme", "web", False), ("acme", "web", True)]
+    assert {call.require_caller().name for call in wire.calls} == {"fleet"}
+
+
 async def test_each_port_serves_its_own_methods(wire: Wire) -> None:
     raising = fence_pb2.RaiseFencesRequest(service="gateway")
     for port in ("public", "control"):

@@ -26,12 +26,14 @@ from services.scheduler.app.enqueue_tickets import enqueue_tickets
 from services.scheduler.app.take_over import Candidacy, take_over
 from services.scheduler.clients.notices import EventNotices
 from services.scheduler.clients.tokens import LeaseTokens
+from services.scheduler.domain.asker import Asker
 from services.scheduler.domain.ticket import Contract, End, Failure, Ticket
 from services.scheduler.ports import Acknowledgement, Holder, Limits, Ports
 from services.scheduler.servicer_control import SchedulerFences
 from services.scheduler.store.fences import FenceRead, SchedulerPoint
 from services.scheduler.store.shards import SchedulerReads, SchedulerStore
 
+A = Asker("a", "")
 EPOCH = make_epoch(256, 1)
 HANDLER = "demo.work@1"
 
@@ -96,7 +98,7 @@ class Leader:
 
     def ask(self, *, slots: int = 1, claim_id: UUID | None = None, tenant: str = "a") -> ClaimAsk:
         name = claim_id or self.ports.ids.random128()
-        return ClaimAsk(name, "w1", tenant, "", frozenset({HANDLER}), frozenset(), slots)
+        return ClaimAsk(name, "w1", Asker(tenant, ""), frozenset({HANDLER}), frozenset(), slots)
 
     async def claim(self, *, slots: int = 1, claim_id: UUID | None = None, tenant: str = "a") -> list[GrantedLease]:
         ask = self.ask(slots=slots, claim_id=claim_id, tenant=tenant)

@@ -11,7 +11,7 @@ from services.scheduler.app.expire_leases import Expiry
 from services.scheduler.domain.lease import Answer, Beat
 from services.scheduler.domain.ticket import End
 from services.scheduler.ports import GrantAsk
-from tests.store.scheduler.harness import EPOCH, Calm, Field, Leader, success, waits_for_a_lock
+from tests.store.scheduler.harness import EPOCH, A, Calm, Field, Leader, success, waits_for_a_lock
 
 
 async def test_a_taken_over_lease_gets_a_full_ttl_whatever_the_wall_clock_says(field_: Field, one: Leader) -> None:
@@ -26,7 +26,7 @@ async def test_a_taken_over_lease_gets_a_full_ttl_whatever_the_wall_clock_says(f
     field_.clock.jump(7_200_000)
     said = Beat(ticket.run_id, "s", lease.fence.attempt_id, lease.fence.lease_epoch)
     field_.clock.advance(100)
-    (beaten,) = beat_attempts(new.ports, new.book, "w1", "a", "", [said])
+    (beaten,) = beat_attempts(new.ports, new.book, "w1", A, [said])
     assert beaten.answer is Answer.LIVE
     assert lease.heard_ms == field_.clock.monotonic_ms()
 
@@ -37,7 +37,7 @@ async def test_silence_is_judged_by_our_own_monotonic_clock_alone(field_: Field,
     await one.enqueue(ticket)
     (granted,) = await one.claim()
     said = Beat(ticket.run_id, "s", granted.lease.fence.attempt_id, 1)
-    assert beat_attempts(one.ports, one.book, "w1", "a", "", [said])[0].answer is Answer.LIVE
+    assert beat_attempts(one.ports, one.book, "w1", A, [said])[0].answer is Answer.LIVE
     for jump_ms in (-3_600_000, 7_200_000):
         field_.clock.jump(jump_ms)
         await expiry.run()
@@ -48,7 +48,7 @@ async def test_silence_is_judged_by_our_own_monotonic_clock_alone(field_: Field,
     field_.clock.advance(1_000)
     await expiry.run()
     assert [fact.end for fact in await field_.told("attempt_finished")] == [End.LOST]
-    assert beat_attempts(one.ports, one.book, "w1", "a", "", [said])[0].answer is Answer.FENCED
+    assert beat_attempts(one.ports, one.book, "w1", A, [said])[0].answer is Answer.FENCED
 
 
 async def test_a_process_that_was_late_itself_calls_nobody_late(field_: Field, one: Leader) -> None:
@@ -61,7 +61,7 @@ async def test_a_process_that_was_late_itself_calls_nobody_late(field_: Field, o
     await expiry.run()
     assert (await field_.row(ticket.run_id))["state"] == 2
     said = Beat(ticket.run_id, "s", granted.lease.fence.attempt_id, 1)
-    assert beat_attempts(one.ports, one.book, "w1", "a", "", [said])[0].answer is Answer.LIVE
+    assert beat_attempts(one.ports, one.book, "w1", A, [said])[0].answer is Answer.LIVE
 
 
 @pytest.mark.requirement("sched.authority")

@@ -123,7 +123,7 @@ def test_who_comes_late_gets_its_share_and_not_everything() -> None:
     st.integers(0, 400),
     st.integers(100, 1000),
 )
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 def test_nobody_starves(tenants: dict[str, tuple[int, int]], reserve: int, migration: int) -> None:
     """Whatever weights and classes: in finite time, everybody who waits is served, floods of others notwithstanding."""
     policy = Policy(reserve_permille=reserve, migration_permille=migration)

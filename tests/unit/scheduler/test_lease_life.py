@@ -7,6 +7,7 @@ import pytest
 
 from libs.kernel.epochs import Mode, StepFence
 from libs.kernel.ids import NIL
+from services.scheduler.domain.asker import Asker
 from services.scheduler.domain.ending import Ending, told
 from services.scheduler.domain.expiry import Evidence, Hold, sweep
 from services.scheduler.domain.lease import Answer, Beat, Lease, beat
@@ -15,6 +16,7 @@ from services.scheduler.domain.ticket import Contract, End
 CALM = Evidence(loop_lag_ms=0, database_ms=0, etcd_ms=0, heard=1)
 TTL = 9_000
 FIRST = 5_000
+A = Asker("a", "")
 
 
 def lease(number: int = 1, *, worker: str = "w", heard_ms: int = 0, beaten: bool = True, ends_ms: int | None = None) -> Lease:
@@ -54,9 +56,9 @@ def ended(endings: list[Ending]) -> list[tuple[int, End]]:
 
 def test_a_beat_of_the_holder_is_heard() -> None:
     held = lease(beaten=False)
-    assert beat(held, said(held), "a", "", 500) is Answer.LIVE
+    assert beat(held, said(held), A, "w", 500) is Answer.LIVE
     assert (held.heard_ms, held.beaten) == (500, True)
-    assert beat(held, said(held), "a", "p", 600) is Answer.LIVE
+    assert beat(held, said(held), Asker("a", "p"), "other", 600) is Answer.LIVE
 
 
 @pytest.mark.requirement("attempt.fenced")
@@ -64,17 +66,35 @@ def test_a_beat_of_anybody_else_changes_nothing() -> None:
     held = lease(beaten=False)
     good = said(held)
     strangers = [
-        (replace(good, attempt_id=UUID(int=5)), "a", ""),
-        (replace(good, lease_epoch=3), "a", ""),
-        (good, "b", ""),
-        (good, "a", "q"),
+        (replace(good, attempt_id=UUID(int=5)), A),
+        (replace(good, lease_epoch=3), A),
+        (good, Asker("b", "")),
+        (good, Asker("a", "q")),
+        (good, Asker("a", "", fleet=True)),
     ]
-    for stranger, tenant, project in strangers:
-        assert beat(held, stranger, tenant, project, 500) is Answer.FENCED
-    assert beat(None, good, "a", "", 500) is Answer.FENCED
+    for stranger, who in strangers:
+        assert beat(held, stranger, who, "w", 500) is Answer.FENCED
+    assert beat(None, good, A, "w", 500) is Answer.FENCED
     held.stopping = True
-    assert beat(held, good, "a", "", 500) is Answer.CANCELLED
+    assert beat(held, good, A, "w", 500) is Answer.CANCELLED
     assert (held.heard_ms, held.beaten) == (0, False)
+
+
+@pytest.mark.requirement("attempt.fenced")
+def test_the_very_worker_of_a_fleet_keeps_its_leases_of_any_tenant_and_nobody_else_does() -> None:
+    held = replace(lease(beaten=False), fleet="platform")
+    good = said(held)
+    strangers = [
+        (Asker("platform", "", fleet=True), "w2"),
+        (Asker("platform2", "", fleet=True), "w"),
+        (Asker("a", "", fleet=True), "w"),
+        (Asker("platform", ""), "w"),
+        (A, "w"),
+    ]
+    for who, worker in strangers:
+        assert beat(held, good, who, worker, 500) is Answer.FENCED
+    assert not held.beaten
+    assert beat(held, good, Asker("platform", "", fleet=True), "w", 500) is Answer.LIVE
 
 
 def test_silence_is_lost_at_the_ttl_and_not_before() -> None:

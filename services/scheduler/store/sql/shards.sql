@@ -48,24 +48,28 @@ SELECT key_id, public_key FROM signing_key WHERE key_id = ANY ($1::bytea[]);
 
 -- name: put_workers
 -- Workers seen lately.
-INSERT INTO worker AS w (tenant, worker_id, project, handlers, capabilities, seen_ms)
-SELECT * FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::text[], $6::bigint[])
-           AS a(tenant, worker_id, project, handlers, capabilities, seen_ms) ORDER BY 1, 2
+INSERT INTO worker AS w (tenant, worker_id, project, handlers, capabilities, seen_ms, fleet)
+SELECT * FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::text[], $6::bigint[], $7::boolean[])
+           AS a(tenant, worker_id, project, handlers, capabilities, seen_ms, fleet) ORDER BY 1, 2
 ON CONFLICT (tenant, worker_id) DO UPDATE
    SET handlers = CASE WHEN excluded.handlers <> '' THEN excluded.handlers ELSE w.handlers END,
        capabilities = CASE WHEN excluded.handlers <> '' THEN excluded.capabilities ELSE w.capabilities END,
-       seen_ms = greatest(w.seen_ms, excluded.seen_ms);
+       seen_ms = greatest(w.seen_ms, excluded.seen_ms),
+       fleet = w.fleet OR excluded.fleet;
 
 -- name: forget_workers
 -- Not seen for long.
 DELETE FROM worker WHERE seen_ms < $1;
 
 -- name: read_workers
--- Workers of a tenant (and project, where one is given), by name, with their live leases.
-SELECT w.worker_id, w.handlers, w.capabilities, w.seen_ms,
-       (SELECT count(*) FROM ticket AS t WHERE t.open AND t.state = 2 AND t.tenant = w.tenant AND t.worker_id = w.worker_id) AS live
+-- Workers of a tenant (and project, where one is given), by name, with their live leases. Those of its fleet carry handlers of other
+-- tenants: they come only where $5 says so.
+SELECT w.worker_id, w.handlers, w.capabilities, w.seen_ms, w.fleet,
+       (SELECT count(*) FROM ticket AS t
+         WHERE t.open AND t.state = 2 AND t.worker_id = w.worker_id
+           AND CASE WHEN t.fleet = '' THEN t.tenant ELSE t.fleet END = w.tenant) AS live
   FROM worker AS w
- WHERE w.tenant = $1 AND ($2 = '' OR w.project = $2 OR w.project = '') AND w.worker_id > $3
+ WHERE w.tenant = $1 AND ($2 = '' OR w.project = $2 OR w.project = '') AND w.worker_id > $3 AND (NOT w.fleet OR $5)
  ORDER BY w.worker_id LIMIT $4;
 
 -- name: read_carried

@@ -36,7 +36,7 @@ RETURNING t.run_id, t.step_key, t.authority_epoch, t.lease_epoch, t.attempt_id, 
 -- Rows as they stand, without their inputs.
 SELECT t.run_id, t.step_key, t.state, t.ticket_sequence, t.tenant, t.project, t.run_class, t.priority, t.deadline_ms, t.handler,
        t.timeout_ms, t.lease_ttl_ms, t.tools, t.models, t.requires, t.points, t.workflow_digest, t.attempt_number, t.enqueued_ms,
-       t.authority_epoch, t.lease_epoch, t.attempt_id, t.incarnation, t.raise_need, t.worker_id, t.claim_id, t.leased_ms,
+       t.authority_epoch, t.lease_epoch, t.attempt_id, t.incarnation, t.raise_need, t.worker_id, t.claim_id, t.fleet, t.leased_ms,
        t.ended_attempt, t.ended_authority, t.ended_lease, t.ended_ms, t.end_kind, t.failure_class, t.failure_message, t.failure_type, t.report,
        t.unresolved, octet_length(t.input) AS input_bytes
   FROM unnest($1::uuid[], $2::text[]) AS a(run_id, step_key) JOIN ticket AS t USING (run_id, step_key);
@@ -45,7 +45,7 @@ SELECT t.run_id, t.step_key, t.state, t.ticket_sequence, t.tenant, t.project, t.
 -- Everything open of these shards, as their new leader loads it, with the run's gate.
 SELECT t.run_id, t.step_key, t.state, t.ticket_sequence, t.tenant, t.project, t.run_class, t.priority, t.deadline_ms, t.handler,
        t.timeout_ms, t.lease_ttl_ms, t.tools, t.models, t.requires, t.points, t.workflow_digest, t.attempt_number, t.enqueued_ms,
-       t.authority_epoch, t.lease_epoch, t.attempt_id, t.incarnation, t.raise_need, t.worker_id, t.claim_id, t.leased_ms,
+       t.authority_epoch, t.lease_epoch, t.attempt_id, t.incarnation, t.raise_need, t.worker_id, t.claim_id, t.fleet, t.leased_ms,
        t.ended_attempt, t.ended_authority, t.ended_lease, t.ended_ms, t.end_kind, t.failure_class, t.failure_message, t.failure_type, t.report,
        t.unresolved, octet_length(t.input) AS input_bytes, g.epoch AS gate_epoch, g.mode AS gate_mode
   FROM ticket AS t LEFT JOIN run_gate AS g USING (run_id)
@@ -56,7 +56,7 @@ SELECT t.run_id, t.step_key, t.state, t.ticket_sequence, t.tenant, t.project, t.
 -- Everything open of these runs.
 SELECT t.run_id, t.step_key, t.state, t.ticket_sequence, t.tenant, t.project, t.run_class, t.priority, t.deadline_ms, t.handler,
        t.timeout_ms, t.lease_ttl_ms, t.tools, t.models, t.requires, t.points, t.workflow_digest, t.attempt_number, t.enqueued_ms,
-       t.authority_epoch, t.lease_epoch, t.attempt_id, t.incarnation, t.raise_need, t.worker_id, t.claim_id, t.leased_ms,
+       t.authority_epoch, t.lease_epoch, t.attempt_id, t.incarnation, t.raise_need, t.worker_id, t.claim_id, t.fleet, t.leased_ms,
        t.ended_attempt, t.ended_authority, t.ended_lease, t.ended_ms, t.end_kind, t.failure_class, t.failure_message, t.failure_type, t.report,
        t.unresolved, octet_length(t.input) AS input_bytes
   FROM ticket AS t WHERE t.run_id = ANY ($1::uuid[]) AND t.open;
@@ -66,9 +66,10 @@ SELECT t.run_id, t.step_key, t.state, t.ticket_sequence, t.tenant, t.project, t.
 -- acknowledged by every point the step touches, in this incarnation. Answers what was granted, with what the attempt needs.
 UPDATE ticket AS t
    SET state = 2, lease_epoch = t.lease_epoch + 1, authority_epoch = a.authority_epoch, attempt_id = a.attempt_id,
-       worker_id = a.worker_id, claim_id = a.claim_id, leased_ms = $9, incarnation = $10
-  FROM unnest($1::uuid[], $2::text[], $3::int[], $4::bigint[], $5::bigint[], $6::uuid[], $7::text[], $8::uuid[])
-       AS a(run_id, step_key, ticket_sequence, lease_epoch, authority_epoch, attempt_id, worker_id, claim_id)
+       worker_id = a.worker_id, claim_id = a.claim_id, fleet = a.fleet, leased_ms = $9, incarnation = $10
+  FROM unnest($1::uuid[], $2::text[], $3::int[], $4::bigint[], $5::bigint[], $6::uuid[], $7::text[], $8::uuid[],
+              $11::text[])
+       AS a(run_id, step_key, ticket_sequence, lease_epoch, authority_epoch, attempt_id, worker_id, claim_id, fleet)
   JOIN run_gate AS g ON g.run_id = a.run_id
  WHERE t.run_id = a.run_id AND t.step_key = a.step_key
    AND t.state = 1 AND t.ticket_sequence = a.ticket_sequence AND t.lease_epoch = a.lease_epoch

@@ -33,9 +33,11 @@ class _FenceEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._EnumType
     FENCE_CALLER: _Fence.ValueType  # 2
     """An API key in `authorization: Bearer …`; the tenant comes from the key, never from the request."""
     FENCE_WORKER: _Fence.ValueType  # 3
-    """An API key with the scope `worker`; what is done to an attempt is decided by its lease inside the commit."""
+    """An API key with the scope `worker` or `fleet`; what is done to an attempt is decided by its lease inside the commit."""
     FENCE_LEASE: _Fence.ValueType  # 4
-    """A lease token in `runway-lease-bin`, checked for its signature here and against the fences in the commit."""
+    """A key as for FENCE_WORKER and a lease token in `runway-lease-bin`, checked for its signature here and against the fences in the
+    commit; a fleet acts as the token's tenant and project.
+    """
     FENCE_SERVICE: _Fence.ValueType  # 5
     """The shared secret of the installation in `runway-service-secret`: services and operators on the machine."""
     FENCE_OPERATOR: _Fence.ValueType  # 6
@@ -51,9 +53,11 @@ FENCE_OPEN: Fence.ValueType  # 1
 FENCE_CALLER: Fence.ValueType  # 2
 """An API key in `authorization: Bearer …`; the tenant comes from the key, never from the request."""
 FENCE_WORKER: Fence.ValueType  # 3
-"""An API key with the scope `worker`; what is done to an attempt is decided by its lease inside the commit."""
+"""An API key with the scope `worker` or `fleet`; what is done to an attempt is decided by its lease inside the commit."""
 FENCE_LEASE: Fence.ValueType  # 4
-"""A lease token in `runway-lease-bin`, checked for its signature here and against the fences in the commit."""
+"""A key as for FENCE_WORKER and a lease token in `runway-lease-bin`, checked for its signature here and against the fences in the
+commit; a fleet acts as the token's tenant and project.
+"""
 FENCE_SERVICE: Fence.ValueType  # 5
 """The shared secret of the installation in `runway-service-secret`: services and operators on the machine."""
 FENCE_OPERATOR: Fence.ValueType  # 6

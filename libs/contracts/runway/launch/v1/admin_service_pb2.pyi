@@ -181,7 +181,9 @@ class CreateApiKeyRequest(google.protobuf.message.Message):
     """For people."""
     @property
     def scopes(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
-        """caller (always), worker, operator."""
+        """caller (always), worker, operator, fleet. A key with `fleet` may do what `worker` may, and its worker processes get attempts of
+        every tenant; it is bound to no project, and has no rights in other tenants but under the lease of an attempt it was given.
+        """
 
     def __init__(
         self,

@@ -168,10 +168,13 @@ class Worker(google.protobuf.message.Message):
     CAPABILITIES_FIELD_NUMBER: builtins.int
     LIVE_LEASES_FIELD_NUMBER: builtins.int
     LAST_SEEN_FIELD_NUMBER: builtins.int
+    FLEET_FIELD_NUMBER: builtins.int
     worker_id: builtins.str
     """Its name."""
     live_leases: builtins.int
     """Leases it holds."""
+    fleet: builtins.bool
+    """Whether it serves every tenant."""
     @property
     def handlers(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
         """Handlers it carries."""
@@ -192,10 +195,11 @@ class Worker(google.protobuf.message.Message):
         capabilities: collections.abc.Iterable[builtins.str] | None = ...,
         live_leases: builtins.int = ...,
         last_seen: google.protobuf.timestamp_pb2.Timestamp | None = ...,
+        fleet: builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: typing_extensions.TypeAlias = typing.Literal["last_seen", b"last_seen"]
     def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
-    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["capabilities", b"capabilities", "handlers", b"handlers", "last_seen", b"last_seen", "live_leases", b"live_leases", "worker_id", b"worker_id"]
+    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["capabilities", b"capabilities", "fleet", b"fleet", "handlers", b"handlers", "last_seen", b"last_seen", "live_leases", b"live_leases", "worker_id", b"worker_id"]
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
 
 Global___Worker: typing_extensions.TypeAlias = Worker

@@ -65,7 +65,8 @@ class SchedulerServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def ListWorkers(self, request, context):
-        """Worker processes seen lately.
+        """Worker processes seen lately. Those of a fleet carry handlers of every tenant: they are listed only to keys of the fleet's own
+        tenant that have the scope `operator` and are bound to no project.
         Errors: none of its own.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)

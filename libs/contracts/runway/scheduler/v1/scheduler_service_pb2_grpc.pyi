@@ -32,7 +32,8 @@ class SchedulerServiceStub:
     Errors: none of its own.
     """
     ListWorkers: grpc.UnaryUnaryMultiCallable[runway.scheduler.v1.scheduler_service_pb2.ListWorkersRequest, runway.scheduler.v1.scheduler_service_pb2.ListWorkersResponse]
-    """Worker processes seen lately.
+    """Worker processes seen lately. Those of a fleet carry handlers of every tenant: they are listed only to keys of the fleet's own
+    tenant that have the scope `operator` and are bound to no project.
     Errors: none of its own.
     """
     ListAttempts: grpc.UnaryUnaryMultiCallable[runway.scheduler.v1.scheduler_service_pb2.ListAttemptsRequest, runway.scheduler.v1.scheduler_service_pb2.ListAttemptsResponse]
@@ -50,7 +51,8 @@ class SchedulerServiceAsyncStub(SchedulerServiceStub):
     Errors: none of its own.
     """
     ListWorkers: grpc.aio.UnaryUnaryMultiCallable[runway.scheduler.v1.scheduler_service_pb2.ListWorkersRequest, runway.scheduler.v1.scheduler_service_pb2.ListWorkersResponse]  # type: ignore[assignment]
-    """Worker processes seen lately.
+    """Worker processes seen lately. Those of a fleet carry handlers of every tenant: they are listed only to keys of the fleet's own
+    tenant that have the scope `operator` and are bound to no project.
     Errors: none of its own.
     """
     ListAttempts: grpc.aio.UnaryUnaryMultiCallable[runway.scheduler.v1.scheduler_service_pb2.ListAttemptsRequest, runway.scheduler.v1.scheduler_service_pb2.ListAttemptsResponse]  # type: ignore[assignment]
@@ -77,7 +79,8 @@ class SchedulerServiceServicer(metaclass=abc.ABCMeta):
         request: runway.scheduler.v1.scheduler_service_pb2.ListWorkersRequest,
         context: _ServicerContext,
     ) -> typing.Union[runway.scheduler.v1.scheduler_service_pb2.ListWorkersResponse, collections.abc.Awaitable[runway.scheduler.v1.scheduler_service_pb2.ListWorkersResponse]]:
-        """Worker processes seen lately.
+        """Worker processes seen lately. Those of a fleet carry handlers of every tenant: they are listed only to keys of the fleet's own
+        tenant that have the scope `operator` and are bound to no project.
         Errors: none of its own.
         """
 

@@ -26,7 +26,7 @@ if _version_not_supported:
 
 
 class WorkerServiceStub(object):
-    """Every method may also answer UNAUTHENTICATED, METHOD_DENIED (key without the scope `worker`), INVALID_FIELD, DRAINING and
+    """Every method may also answer UNAUTHENTICATED, METHOD_DENIED (key without the scopes `worker` and `fleet`), INVALID_FIELD, DRAINING and
     AUTHORITY_UNREACHABLE. Items are judged one by one; an item's refusal is in its own answer.
     """
 
@@ -64,12 +64,13 @@ class WorkerServiceStub(object):
 
 
 class WorkerServiceServicer(object):
-    """Every method may also answer UNAUTHENTICATED, METHOD_DENIED (key without the scope `worker`), INVALID_FIELD, DRAINING and
+    """Every method may also answer UNAUTHENTICATED, METHOD_DENIED (key without the scopes `worker` and `fleet`), INVALID_FIELD, DRAINING and
     AUTHORITY_UNREACHABLE. Items are judged one by one; an item's refusal is in its own answer.
     """
 
     def ClaimAttempts(self, request, context):
-        """Waits for work for free slots and leases it. A repeat of a claim_id returns the same leases.
+        """Waits for work for free slots and leases it: of the key's tenant, or, with the scope `fleet`, of every tenant. A repeat of a
+        claim_id by the same caller returns the same leases.
         Errors: QUOTA_EXCEEDED (too many slots).
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -78,7 +79,7 @@ class WorkerServiceServicer(object):
 
     def HeartbeatAttempts(self, request, context):
         """Says that attempts are alive, one call per worker process; learns which are not wanted any more.
-        Errors: none of its own; an attempt that nobody knows is answered FENCED.
+        Errors: none of its own; an attempt that nobody knows, or that this caller does not hold, is answered FENCED.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -146,7 +147,7 @@ def add_WorkerServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class WorkerService(object):
-    """Every method may also answer UNAUTHENTICATED, METHOD_DENIED (key without the scope `worker`), INVALID_FIELD, DRAINING and
+    """Every method may also answer UNAUTHENTICATED, METHOD_DENIED (key without the scopes `worker` and `fleet`), INVALID_FIELD, DRAINING and
     AUTHORITY_UNREACHABLE. Items are judged one by one; an item's refusal is in its own answer.
     """
 

@@ -21,7 +21,7 @@ GRPC_GENERATED_VERSION: str
 GRPC_VERSION: str
 
 class WorkerServiceStub:
-    """Every method may also answer UNAUTHENTICATED, METHOD_DENIED (key without the scope `worker`), INVALID_FIELD, DRAINING and
+    """Every method may also answer UNAUTHENTICATED, METHOD_DENIED (key without the scopes `worker` and `fleet`), INVALID_FIELD, DRAINING and
     AUTHORITY_UNREACHABLE. Items are judged one by one; an item's refusal is in its own answer.
     """
 
@@ -30,12 +30,13 @@ class WorkerServiceStub:
     @typing.overload
     def __new__(cls, channel: grpc.aio.Channel) -> WorkerServiceAsyncStub: ...
     ClaimAttempts: grpc.UnaryUnaryMultiCallable[runway.scheduler.v1.worker_service_pb2.ClaimAttemptsRequest, runway.scheduler.v1.worker_service_pb2.ClaimAttemptsResponse]
-    """Waits for work for free slots and leases it. A repeat of a claim_id returns the same leases.
+    """Waits for work for free slots and leases it: of the key's tenant, or, with the scope `fleet`, of every tenant. A repeat of a
+    claim_id by the same caller returns the same leases.
     Errors: QUOTA_EXCEEDED (too many slots).
     """
     HeartbeatAttempts: grpc.UnaryUnaryMultiCallable[runway.scheduler.v1.worker_service_pb2.HeartbeatAttemptsRequest, runway.scheduler.v1.worker_service_pb2.HeartbeatAttemptsResponse]
     """Says that attempts are alive, one call per worker process; learns which are not wanted any more.
-    Errors: none of its own; an attempt that nobody knows is answered FENCED.
+    Errors: none of its own; an attempt that nobody knows, or that this caller does not hold, is answered FENCED.
     """
     CompleteAttempts: grpc.UnaryUnaryMultiCallable[runway.scheduler.v1.worker_service_pb2.CompleteAttemptsRequest, runway.scheduler.v1.worker_service_pb2.CompleteAttemptsResponse]
     """Ends attempts: success with an output, failure, or a yield.
@@ -53,18 +54,19 @@ class WorkerServiceStub:
 
 @typing.type_check_only
 class WorkerServiceAsyncStub(WorkerServiceStub):
-    """Every method may also answer UNAUTHENTICATED, METHOD_DENIED (key without the scope `worker`), INVALID_FIELD, DRAINING and
+    """Every method may also answer UNAUTHENTICATED, METHOD_DENIED (key without the scopes `worker` and `fleet`), INVALID_FIELD, DRAINING and
     AUTHORITY_UNREACHABLE. Items are judged one by one; an item's refusal is in its own answer.
     """
 
     def __init__(self, channel: grpc.aio.Channel) -> None: ...
     ClaimAttempts: grpc.aio.UnaryUnaryMultiCallable[runway.scheduler.v1.worker_service_pb2.ClaimAttemptsRequest, runway.scheduler.v1.worker_service_pb2.ClaimAttemptsResponse]  # type: ignore[assignment]
-    """Waits for work for free slots and leases it. A repeat of a claim_id returns the same leases.
+    """Waits for work for free slots and leases it: of the key's tenant, or, with the scope `fleet`, of every tenant. A repeat of a
+    claim_id by the same caller returns the same leases.
     Errors: QUOTA_EXCEEDED (too many slots).
     """
     HeartbeatAttempts: grpc.aio.UnaryUnaryMultiCallable[runway.scheduler.v1.worker_service_pb2.HeartbeatAttemptsRequest, runway.scheduler.v1.worker_service_pb2.HeartbeatAttemptsResponse]  # type: ignore[assignment]
     """Says that attempts are alive, one call per worker process; learns which are not wanted any more.
-    Errors: none of its own; an attempt that nobody knows is answered FENCED.
+    Errors: none of its own; an attempt that nobody knows, or that this caller does not hold, is answered FENCED.
     """
     CompleteAttempts: grpc.aio.UnaryUnaryMultiCallable[runway.scheduler.v1.worker_service_pb2.CompleteAttemptsRequest, runway.scheduler.v1.worker_service_pb2.CompleteAttemptsResponse]  # type: ignore[assignment]
     """Ends attempts: success with an output, failure, or a yield.
@@ -81,7 +83,7 @@ class WorkerServiceAsyncStub(WorkerServiceStub):
     """
 
 class WorkerServiceServicer(metaclass=abc.ABCMeta):
-    """Every method may also answer UNAUTHENTICATED, METHOD_DENIED (key without the scope `worker`), INVALID_FIELD, DRAINING and
+    """Every method may also answer UNAUTHENTICATED, METHOD_DENIED (key without the scopes `worker` and `fleet`), INVALID_FIELD, DRAINING and
     AUTHORITY_UNREACHABLE. Items are judged one by one; an item's refusal is in its own answer.
     """
 
@@ -91,7 +93,8 @@ class WorkerServiceServicer(metaclass=abc.ABCMeta):
         request: runway.scheduler.v1.worker_service_pb2.ClaimAttemptsRequest,
         context: _ServicerContext,
     ) -> typing.Union[runway.scheduler.v1.worker_service_pb2.ClaimAttemptsResponse, collections.abc.Awaitable[runway.scheduler.v1.worker_service_pb2.ClaimAttemptsResponse]]:
-        """Waits for work for free slots and leases it. A repeat of a claim_id returns the same leases.
+        """Waits for work for free slots and leases it: of the key's tenant, or, with the scope `fleet`, of every tenant. A repeat of a
+        claim_id by the same caller returns the same leases.
         Errors: QUOTA_EXCEEDED (too many slots).
         """
 
@@ -102,7 +105,7 @@ class WorkerServiceServicer(metaclass=abc.ABCMeta):
         context: _ServicerContext,
     ) -> typing.Union[runway.scheduler.v1.worker_service_pb2.HeartbeatAttemptsResponse, collections.abc.Awaitable[runway.scheduler.v1.worker_service_pb2.HeartbeatAttemptsResponse]]:
         """Says that attempts are alive, one call per worker process; learns which are not wanted any more.
-        Errors: none of its own; an attempt that nobody knows is answered FENCED.
+        Errors: none of its own; an attempt that nobody knows, or that this caller does not hold, is answered FENCED.
         """
 
     @abc.abstractmethod

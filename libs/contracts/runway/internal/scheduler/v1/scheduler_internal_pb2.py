@@ -26,7 +26,7 @@ from buf.validate import validate_pb2 as buf_dot_validate_dot_validate__pb2
 from runway.common.v1 import policy_pb2 as runway_dot_common_dot_v1_dot_policy__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n5runway/internal/scheduler/v1/scheduler_internal.proto\x12\x1crunway.internal.scheduler.v1\x1a\x1b\x62uf/validate/validate.proto\x1a\x1drunway/common/v1/policy.proto\"\xc0\x01\n\x0e\x46orwardRequest\x12P\n\x04verb\x18\x01 \x01(\tBB\xbaH?r=R\x05\x63laimR\theartbeatR\x08\x63ompleteR\x0frecord_commandsR\x05renewR\x07\x64\x65liver\x12\x0f\n\x07request\x18\x02 \x01(\x0c\x12\x17\n\x06tenant\x18\x03 \x01(\tB\x07\xbaH\x04r\x02\x18?\x12\x18\n\x07project\x18\x04 \x01(\tB\x07\xbaH\x04r\x02\x18?\x12\x18\n\x06shards\x18\x05 \x03(\x05\x42\x08\xbaH\x05\x92\x01\x02\x10@\"#\n\x0f\x46orwardResponse\x12\x10\n\x08response\x18\x01 \x01(\x0c\"4\n\x15GetSigningKeysRequest\x12\x1b\n\x07key_ids\x18\x01 \x03(\x0c\x42\n\xbaH\x07\x92\x01\x04\x08\x01\x10\x64\"0\n\nSigningKey\x12\x0e\n\x06key_id\x18\x01 \x01(\x0c\x12\x12\n\npublic_key\x18\x02 \x01(\x0c\"P\n\x16GetSigningKeysResponse\x12\x36\n\x04keys\x18\x01 \x03(\x0b\x32(.runway.internal.scheduler.v1.SigningKey2\x94\x02\n\x18SchedulerInternalService\x12p\n\x07\x46orward\x12,.runway.internal.scheduler.v1.ForwardRequest\x1a-.runway.internal.scheduler.v1.ForwardResponse\"\x08\xa8\xbb\x18\x05\xb0\xbb\x18\x02\x12\x85\x01\n\x0eGetSigningKeys\x12\x33.runway.internal.scheduler.v1.GetSigningKeysRequest\x1a\x34.runway.internal.scheduler.v1.GetSigningKeysResponse\"\x08\xa8\xbb\x18\x05\xb0\xbb\x18\x03\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n5runway/internal/scheduler/v1/scheduler_internal.proto\x12\x1crunway.internal.scheduler.v1\x1a\x1b\x62uf/validate/validate.proto\x1a\x1drunway/common/v1/policy.proto\"\xcf\x01\n\x0e\x46orwardRequest\x12P\n\x04verb\x18\x01 \x01(\tBB\xbaH?r=R\x05\x63laimR\theartbeatR\x08\x63ompleteR\x0frecord_commandsR\x05renewR\x07\x64\x65liver\x12\x0f\n\x07request\x18\x02 \x01(\x0c\x12\x17\n\x06tenant\x18\x03 \x01(\tB\x07\xbaH\x04r\x02\x18?\x12\x18\n\x07project\x18\x04 \x01(\tB\x07\xbaH\x04r\x02\x18?\x12\x18\n\x06shards\x18\x05 \x03(\x05\x42\x08\xbaH\x05\x92\x01\x02\x10@\x12\r\n\x05\x66leet\x18\x06 \x01(\x08\"#\n\x0f\x46orwardResponse\x12\x10\n\x08response\x18\x01 \x01(\x0c\"4\n\x15GetSigningKeysRequest\x12\x1b\n\x07key_ids\x18\x01 \x03(\x0c\x42\n\xbaH\x07\x92\x01\x04\x08\x01\x10\x64\"0\n\nSigningKey\x12\x0e\n\x06key_id\x18\x01 \x01(\x0c\x12\x12\n\npublic_key\x18\x02 \x01(\x0c\"P\n\x16GetSigningKeysResponse\x12\x36\n\x04keys\x18\x01 \x03(\x0b\x32(.runway.internal.scheduler.v1.SigningKey2\x94\x02\n\x18SchedulerInternalService\x12p\n\x07\x46orward\x12,.runway.internal.scheduler.v1.ForwardRequest\x1a-.runway.internal.scheduler.v1.ForwardResponse\"\x08\xa8\xbb\x18\x05\xb0\xbb\x18\x02\x12\x85\x01\n\x0eGetSigningKeys\x12\x33.runway.internal.scheduler.v1.GetSigningKeysRequest\x1a\x34.runway.internal.scheduler.v1.GetSigningKeysResponse\"\x08\xa8\xbb\x18\x05\xb0\xbb\x18\x03\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -48,15 +48,15 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_SCHEDULERINTERNALSERVICE'].methods_by_name['GetSigningKeys']._loaded_options = None
   _globals['_SCHEDULERINTERNALSERVICE'].methods_by_name['GetSigningKeys']._serialized_options = b'\250\273\030\005\260\273\030\003'
   _globals['_FORWARDREQUEST']._serialized_start=148
-  _globals['_FORWARDREQUEST']._serialized_end=340
-  _globals['_FORWARDRESPONSE']._serialized_start=342
-  _globals['_FORWARDRESPONSE']._serialized_end=377
-  _globals['_GETSIGNINGKEYSREQUEST']._serialized_start=379
-  _globals['_GETSIGNINGKEYSREQUEST']._serialized_end=431
-  _globals['_SIGNINGKEY']._serialized_start=433
-  _globals['_SIGNINGKEY']._serialized_end=481
-  _globals['_GETSIGNINGKEYSRESPONSE']._serialized_start=483
-  _globals['_GETSIGNINGKEYSRESPONSE']._serialized_end=563
-  _globals['_SCHEDULERINTERNALSERVICE']._serialized_start=566
-  _globals['_SCHEDULERINTERNALSERVICE']._serialized_end=842
+  _globals['_FORWARDREQUEST']._serialized_end=355
+  _globals['_FORWARDRESPONSE']._serialized_start=357
+  _globals['_FORWARDRESPONSE']._serialized_end=392
+  _globals['_GETSIGNINGKEYSREQUEST']._serialized_start=394
+  _globals['_GETSIGNINGKEYSREQUEST']._serialized_end=446
+  _globals['_SIGNINGKEY']._serialized_start=448
+  _globals['_SIGNINGKEY']._serialized_end=496
+  _globals['_GETSIGNINGKEYSRESPONSE']._serialized_start=498
+  _globals['_GETSIGNINGKEYSRESPONSE']._serialized_end=578
+  _globals['_SCHEDULERINTERNALSERVICE']._serialized_start=581
+  _globals['_SCHEDULERINTERNALSERVICE']._serialized_end=857
 # @@protoc_insertion_point(module_scope)

@@ -29,6 +29,7 @@ class ForwardRequest(google.protobuf.message.Message):
     TENANT_FIELD_NUMBER: builtins.int
     PROJECT_FIELD_NUMBER: builtins.int
     SHARDS_FIELD_NUMBER: builtins.int
+    FLEET_FIELD_NUMBER: builtins.int
     verb: builtins.str
     """claim, heartbeat, complete, record_commands, renew, or deliver (events, as the inbox got them)."""
     request: builtins.bytes
@@ -37,6 +38,8 @@ class ForwardRequest(google.protobuf.message.Message):
     """The caller's tenant; empty for deliver."""
     project: builtins.str
     """The project its key is bound to; empty: any."""
+    fleet: builtins.bool
+    """Whether the caller's workers serve every tenant; `tenant` is then the tenant of its key."""
     @property
     def shards(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:
         """The shards meant; a replica that does not lead one refuses."""
@@ -49,8 +52,9 @@ class ForwardRequest(google.protobuf.message.Message):
         tenant: builtins.str = ...,
         project: builtins.str = ...,
         shards: collections.abc.Iterable[builtins.int] | None = ...,
+        fleet: builtins.bool = ...,
     ) -> None: ...
-    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["project", b"project", "request", b"request", "shards", b"shards", "tenant", b"tenant", "verb", b"verb"]
+    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["fleet", b"fleet", "project", b"project", "request", b"request", "shards", b"shards", "tenant", b"tenant", "verb", b"verb"]
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
 
 Global___ForwardRequest: typing_extensions.TypeAlias = ForwardRequest

@@ -1,0 +1,10 @@
+"""Which fleet has a lease, and which workers are of a fleet."""
+
+from libs.migrate import run_file
+
+revision = "0004"
+down_revision = "0003"
+
+
+def upgrade() -> None:
+    run_file(__file__)
