@@ -3,6 +3,7 @@
 `python -m tests.bench` measures everything beside the peers, in one run on one machine. `python -m tests.bench check` measures
 steps alone and compares with the committed ranges. `python -m tests.bench day RUNS [RETENTION_S]` is the seeds' day, or a share.
 `python -m tests.bench steady MINUTES RUNS_PER_S` is steady load; its exit status is 1 where memory grew.
+`python -m tests.bench planning` is what a claim cycle costs over long queues.
 Figures of one run are comparable with each other, not with those of another machine or hour: that is what ratios are for.
 """
 
@@ -18,7 +19,7 @@ import time
 from typing import Any
 
 from libs.embedded import running_url
-from tests.bench import check, day, growth, measures, startup, steady
+from tests.bench import check, day, growth, measures, planning, startup, steady
 from tests.bench.bench_stack import FOLDER, Bench, say, started, write_json
 from tests.bench.peers import environments as peers
 
@@ -117,6 +118,7 @@ async def everything() -> dict[str, Any]:
     whole["queue"] = await growth.queue(tuple(SHAPES["queue"]), 5_000)
     whole["schedulers"] = await growth.schedulers(tuple(SHAPES["schedulers"]), SHAPES["runs"], SHAPES["steps_per_run"])
     say("a twentieth of the day")
+    whole["planning"] = planning.planning()
     whole["day"] = await day.share(SHAPES["day_runs"], retention_s=15)
     return finished(whole, began)
 
@@ -210,6 +212,9 @@ def main(arguments: list[str]) -> int:
         found = asyncio.run(day.share(runs, retention_s=retention_s, limit_s=float("inf")))
         write_json(FOLDER / "day.json", found)
         print({key: value for key, value in found.items() if key not in ("samples", "tables")})
+        return 0
+    if arguments[:1] == ["planning"]:
+        print(planning.planning())
         return 0
     if arguments[:1] == ["steady"]:
         minutes, runs_per_s = float(arguments[1]), int(arguments[2])

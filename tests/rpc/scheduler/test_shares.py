@@ -156,3 +156,40 @@ async def test_the_past_of_a_leader_that_died_is_taken_over_once(world: World, m
     await wait_until(one_is_left, 5.0, what="the end of its report")
     await wait_until(lambda: other.book.usage.elsewhere == {}, 3.0, what="nobody else's use")
     assert other.book.usage.used("a").average > 0.001, "its past is kept"
+
+
+async def all_slots(worker: Any, slots: int) -> list[Any]:
+    """What a fleet's worker with so many free slots is given, until nothing more comes."""
+    leases: list[Any] = []
+    while slots - len(leases):
+        more = await claim(worker, key="rk_fleet", worker="fleet-1", slots=slots - len(leases), wait_ms=300)
+        if not more:
+            break
+        leases += more
+    return leases
+
+
+@pytest.mark.requirement("sched.flood")
+async def test_a_flood_leaves_the_reserve_to_who_is_interactive(world: World, replica: Replica) -> None:
+    worker = replica.worker()
+    await many(world, replica, 60, tenant="a", run_class=3)
+    flood = await all_slots(worker, 20)
+    assert len(flood) == 18, "migrations borrow what is idle, and leave the reserve alone"
+    (urgent,) = await many(world, replica, 1, tenant="b", run_class=1)
+    got = await claim(worker, key="rk_fleet", worker="fleet-1", slots=2, wait_ms=5_000)
+    assert [lease.run_id for lease in got] == [str(urgent)], "it starts although nothing of the flood ended"
+    await many(world, replica, 30, tenant="b", run_class=2)
+    for lease in flood[:9]:
+        await complete(worker, lease.lease_token, key="rk_fleet")
+    more = await claim(worker, key="rk_fleet", worker="fleet-1", slots=10, wait_ms=5_000)
+    assert [lease.tenant for lease in more] == ["b"] * 9, "who had nothing comes before who floods"
+
+
+@pytest.mark.requirement("sched.fair")
+async def test_slots_of_a_fleet_are_shared_by_weight(world: World, replica: Replica) -> None:
+    await shares(replica).PutShare(pb.PutShareRequest(tenant="b", weight=3, **WHO))
+    await shares(replica).PutSharePolicy(pb.PutSharePolicyRequest(policy=pb.SharePolicy(reserve_permille=0), **WHO))
+    for tenant in ("a", "b"):
+        await many(world, replica, 20, tenant=tenant)
+    leases = await all_slots(replica.worker(), 16)
+    assert sorted(lease.tenant for lease in leases) == ["a"] * 4 + ["b"] * 12
