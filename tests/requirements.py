@@ -53,6 +53,9 @@ REQUIREMENTS: dict[str, Requirement] = {
     "attempt.fenced": Requirement("Only the current epochs commit progress, checkpoint or effect.", "000"),
     "sched.claim": Requirement("A claim is a compare-and-set with a new epoch; at most one live lease a step.", "000"),
     "sched.authority": Requirement("One epoch per shard, confirmed in the database; never two authorities.", "000"),
+    "sched.switch": Requirement(
+        "Drain, hold and hand-over per shard, queue and worker: reason, dry run, who acts on it, release.", "000"
+    ),
     "gw.fence": Requirement(
         "Every model and tool call checks scope, run and step fences in the intent's transaction.", "000 002"
     ),

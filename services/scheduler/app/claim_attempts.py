@@ -33,6 +33,7 @@ log = get_logger(__name__)
 CLAIMS_REMEMBERED = 20_000
 REFUSED_PAUSE_S = 0.1
 """Whoever refused a cycle gets a moment: the polls still wait, and the next plan begins anew."""
+SETTLE_PAUSE_S = 0.005
 CLASS_NAMES = {1: "interactive", 2: "automation", 3: "migration", 4: "approval_resume"}
 
 
@@ -151,6 +152,22 @@ class ClaimDesk:
         self._leave(waiting)
         return list(await asyncio.shield(waiting.answer))
 
+    def _idle(self) -> list[_Waiting]:
+        """Polls that may be served now: no plan has them, and nobody holds their worker back."""
+        holds = self.book.shelf.holds
+        return [w for w in self._waiting.values() if not w.busy and not holds.stops_worker(w.ask.tenant, w.ask.worker_id)]
+
+    def answer_idle(self) -> None:
+        """Answers polls that no plan has with nothing: those who lead are others now, and workers ask them anew."""
+        for waiting in [w for w in self._waiting.values() if not w.busy]:
+            self._settle(waiting, [])
+
+    async def settled(self) -> None:
+        """Returns once every plan that is under way now is over."""
+        under_way = [w for w in self._waiting.values() if w.busy]
+        while under_way := [w for w in under_way if w.busy]:  # noqa: ASYNC110 - of many plans, each cycle has its own
+            await asyncio.sleep(SETTLE_PAUSE_S)  # commits end in milliseconds, and holds change seldom
+
     def _leave(self, waiting: _Waiting) -> None:
         """Waits no longer; what a commit under way grants is still its answer."""
         waiting.leaving = True
@@ -212,13 +229,12 @@ class ClaimDesk:
         """One plan, committed; how many leases it granted."""
         if self.closed:
             return 0
-        waiting = [w for w in self._waiting.values() if not w.busy]
-        polls = [w.poll() for w in waiting]
+        polls = [w.poll() for w in self._idle()]
         grants = plan(polls, self.book.ready.for_polls(polls)) if polls and len(self.book.ready) else []
         taken: list[Taken] = []
         for grant in grants:
             ready = self.book.ready.get(grant.key)
-            if ready is not None and self.book.epoch(ready.shard) is not None:
+            if ready is not None and self.book.epoch(ready.shard) is not None and not self.book.shelf.stops(ready):
                 taken.append((self._waiting[grant.poll], ready))
         if not taken:
             return 0
@@ -295,7 +311,7 @@ class ClaimDesk:
 
     def scopes_to_lock(self, tickets: Sequence[Ticket]) -> set[tuple[str, str]]:
         """Scopes of new tickets that may be granted as they come, because somebody waits for such."""
-        wanted = {(w.ask.tenant, handler) for w in self._waiting.values() if not w.busy for handler in w.ask.handlers}
+        wanted = {(w.ask.tenant, handler) for w in self._idle() for handler in w.ask.handlers}
         some = [ticket for ticket in tickets if (ticket.tenant, ticket.contract.handler) in wanted]
         return {scope for ticket in some for scope in _scopes(ticket.tenant, ticket.project)}
 
@@ -306,14 +322,14 @@ class ClaimDesk:
 
         The same planner decides, and the same statement judges. `done_directly` must follow, whatever becomes of the commit.
         """
-        polls = [w.poll() for w in self._waiting.values() if not w.busy]
+        polls = [w.poll() for w in self._idle()]
         if self.closed or not polls or self.book.ready.for_polls(polls):
             return None
         fresh = {row.key: self.book.ready_of(row) for row in rows if row.grantable(tx.incarnation)}
         fresh = {
             key: ready
             for key, ready in fresh.items()
-            if scopes >= set(_scopes(ready.candidate.tenant, ready.candidate.project))
+            if scopes >= set(_scopes(ready.candidate.tenant, ready.candidate.project)) and not self.book.shelf.stops(ready)
         }
         grants = plan(polls, [ready.candidate for ready in fresh.values()])
         if not grants:
