@@ -11,7 +11,8 @@ __all__ = ["field_"]
 
 async def pair(field: Field) -> tuple[Candidate, Candidate]:
     one, two = field.join("one"), field.join("two")
-    await wait_until(lambda: one.shards | two.shards == ALL and not one.shards & two.shards and len(one.shards) < 64)
+    mine = {shard for shard in ALL if preferred(shard, ["one", "two"]) == "one"}
+    await wait_until(lambda: (one.shards, two.shards) == (mine, ALL - mine))
     return one, two
 
 
