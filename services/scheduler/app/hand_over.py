@@ -17,7 +17,7 @@ from libs.kernel.refusal import Reason, Refusal, invalid_field
 from libs.kernel.values import value
 from services.scheduler.domain.holds import successors_of
 
-LOOK_S = 0.01
+LOOK_S = 0.02
 
 
 class Members(Protocol):
@@ -27,8 +27,8 @@ class Members(Protocol):
         """Live processes with their addresses."""
         ...
 
-    def leaders(self) -> Mapping[int, str]:
-        """Shard → member that leads it."""
+    def leaders(self) -> Mapping[int, tuple[str, int]]:
+        """Shard → who was elected, and the create revision of that."""
         ...
 
     async def give(self, moves: Mapping[int, str]) -> set[int]:
@@ -45,6 +45,10 @@ class MoveRows(Protocol):
 
     async def note_moves(self, moves: Sequence[tuple[int, str, str]], reason: str, actor: str, now_ms: int) -> None:
         """(shard, from, to)."""
+        ...
+
+    async def confirmed(self) -> Mapping[int, int]:
+        """Shard → create revision that its row confirmed last."""
         ...
 
 
@@ -84,7 +88,8 @@ class HandOver:
     async def drain(self, ask: MoveAsk) -> list[Move]:
         """Gives shards away; waits until they are led by whom they were given to."""
         _check_reason(ask.reason)
-        members, leaders = self.elections.members(), self.elections.leaders()
+        members = self.elections.members()
+        leaders = {shard: member for shard, (member, _) in self.elections.leaders().items()}
         giver, taker = _named(ask.member, members, "member"), _named(ask.to, members, "to")
         shards = set(ask.shards) or {shard for shard, member in leaders.items() if giver and member == giver}
         if not ask.shards and not giver:
@@ -109,12 +114,15 @@ class HandOver:
         ]
 
     async def _led(self, wanted: Mapping[int, str], began_ms: int) -> dict[int, int]:
-        """Shards that are led as wanted, and after how long."""
+        """Shards whose rows confirmed whom they were given to, and after how long."""
         took: dict[int, int] = {}
         while True:
-            leaders, now_ms = self.elections.leaders(), self.clock.monotonic_ms()
-            for shard, member in wanted.items():
-                if leaders.get(shard) == member:
+            elected = self.elections.leaders()
+            there = [shard for shard, member in wanted.items() if elected.get(shard, ("", 0))[0] == member]
+            rows = await self.rows.confirmed() if there else {}
+            now_ms = self.clock.monotonic_ms()
+            for shard in there:
+                if rows.get(shard) == elected[shard][1]:
                     took.setdefault(shard, now_ms - began_ms)
             if len(took) == len(wanted) or now_ms - began_ms >= self.wait_ms:
                 return took

@@ -25,10 +25,10 @@ class EtcdMembers:
         found = {} if self._elections is None else self._elections.board.members
         return {name: member.address for name, member in found.items()}
 
-    def leaders(self) -> Mapping[int, str]:
-        """Shard → member that leads it."""
+    def leaders(self) -> Mapping[int, tuple[str, int]]:
+        """Shard → who was elected, and the create revision of that."""
         found = {} if self._elections is None else self._elections.board.leaders
-        return {shard: leader.member_id for shard, leader in found.items()}
+        return {shard: (leader.member_id, leader.epoch) for shard, leader in found.items()}
 
     async def give(self, moves: Mapping[int, str]) -> set[int]:
         """Gives shards to members; those for which it stands."""

@@ -75,6 +75,10 @@ class HoldStore:
             shards, former, later = (list(column) for column in zip(*moves, strict=True))
             await self._db.fetch(_Q.note_moves, shards, former, later, reason, actor, now_ms)
 
+    async def confirmed(self) -> Mapping[int, int]:
+        """Shard → create revision that its row confirmed last."""
+        return {row["shard_id"]: row["revision"] for row in await self._db.fetch(_Q.read_confirmed)}
+
     async def extent(self, target: Target, since_ms: int) -> Extent:
         """What a hold of it stops."""
         names = (target.shard, target.tenant, target.project, target.handler, target.worker_id)

@@ -35,9 +35,9 @@ async def release(replica: Replica, kind: int, name: str, **more: Any) -> pb.Rel
     return answer
 
 
-async def two(world: World) -> tuple[Replica, Replica]:
-    one = await world.replica()
-    other = await world.replica(led=None)
+async def two(world: World, **settings: int) -> tuple[Replica, Replica]:
+    one = await world.replica(**settings)
+    other = await world.replica(led=None, **settings)
     await wait_until(lambda: one.led + other.led == 64 and min(one.led, other.led) > 10, 10.0, what="sharing")
     return one, other
 

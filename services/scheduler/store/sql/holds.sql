@@ -53,6 +53,10 @@ INSERT INTO shard_move (shard_id, from_member, to_member, reason, actor, at_ms)
 SELECT m.shard_id, m.from_member, m.to_member, $4, $5, $6
   FROM unnest($1::smallint[], $2::text[], $3::text[]) AS m(shard_id, from_member, to_member);
 
+-- name: read_confirmed
+-- Which election each shard's row confirmed last: its epoch without the generation.
+SELECT shard_id, authority_epoch & ((1::bigint << 40) - 1) AS revision FROM shard;
+
 -- name: read_extent
 -- What a hold stops: by shard ($1 >= 0), tenant, project, handler, worker, each where it is given; and workers seen since $6.
 SELECT count(*) FILTER (WHERE t.state = 1 AND $5 = '') AS queued, count(*) FILTER (WHERE t.state = 2) AS live,
