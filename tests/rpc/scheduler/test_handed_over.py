@@ -126,6 +126,15 @@ async def test_some_shards_go_where_they_are_sent_and_come_back(world: World) ->
 @pytest.mark.requirement("sched.switch")
 async def test_nobody_to_take_over_is_said_and_nothing_moves(world: World) -> None:
     one = await world.replica()
+
+    async def heard() -> bool:
+        """Whether etcd has told this process that it leads."""
+        try:
+            return not await drain(one, shards=[3], dry_run=True)
+        except grpc.aio.AioRpcError:
+            return True
+
+    await wait_until(heard)
     for more, words in [
         ({"shards": [3]}, "there is no other live scheduler process"),
         ({"shards": [3], "to": "nobody"}, "no live scheduler process"),
@@ -140,3 +149,18 @@ async def test_nobody_to_take_over_is_said_and_nothing_moves(world: World) -> No
     with pytest.raises(grpc.aio.AioRpcError, match="reason is empty"):
         await control(one).ReturnShards(pb.ReturnShardsRequest(actor="bob"))
     assert await world.hand.fetchval("SELECT count(*) FROM shard_move") == 0
+
+
+@pytest.mark.requirement("sched.switch")
+async def test_a_claim_that_waits_follows_the_shards(world: World) -> None:
+    one, other = await two(world, etcd_ttl_ms=15_000)
+    await drain(one, member=other.host.addresses.control)
+    waiting = asyncio.create_task(claim(other.worker(), slots=4, wait_ms=20_000))  # at `one`, which leads everything
+    await wait_until(lambda: one.book.workers, what="a claim that waits")
+    moves = await drain(one, member=one.host.addresses.control)
+    assert (len(moves), all(move.done for move in moves)) == (64, True)
+    await wait_until(lambda: other.led == 64)
+    began = asyncio.get_running_loop().time()
+    await world.ready(other, new_run())
+    assert len(await waiting) == 1
+    assert asyncio.get_running_loop().time() - began < 3  # it did not wait for its round's end at who leads nothing any more

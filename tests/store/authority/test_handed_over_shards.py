@@ -72,3 +72,13 @@ async def test_the_only_member_resigns_from_nothing(field_: Field) -> None:
     await wait_until(lambda: one.shards == ALL)
     assert not await one.elections.resign()
     assert one.shards == ALL
+
+
+@pytest.mark.requirement("sched.authority")
+async def test_who_resigns_leaves_what_it_was_given_too(field_: Field) -> None:
+    one, two = await pair(field_)
+    given = sorted(one.shards)[:3]
+    await one.elections.hand_over(dict.fromkeys(given, "two"))
+    await wait_until(lambda: set(given) <= two.shards)
+    assert await two.elections.resign()
+    await wait_until(lambda: one.shards == ALL)
