@@ -3,7 +3,9 @@
 One session, one key a shard: `<prefix>/shards/<n>`, made by compare (create revision 0) and put under the session's lease;
 its create revision is the authority epoch. Rendezvous hashing over the registered members says whose a shard is, so replicas
 share them without talking to each other. A member takes its own at once, any shard that stays free for long as well, and
-gives back what belongs to a live other member.
+gives back what belongs to a live other member. An operator may give a shard to a member by a key beside that
+(`<prefix>/moves/<n>`), put under that member's own session: it counts for as long as the member lives. A member that resigns
+takes its own name out, so that everything it leads belongs to others at once, and stays to forward what still comes.
 
 Order that must hold: `on_lost` ends before a key is given back, and is called before anything else when the session is
 lost; `on_won` is where the caller confirms the epoch in the shard's row, and what it does not confirm is not led.
@@ -23,7 +25,7 @@ from runway.internal.etcd.v1 import etcd_pb2 as pb
 
 from libs.authority.client import EtcdClient, EtcdUnavailable
 from libs.authority.session import Session
-from libs.authority.state import Board, Leader, preferred, value_of
+from libs.authority.state import Board, Leader, value_of
 from libs.kernel.clock import Clock
 from libs.kernel.ids import SHARDS
 
@@ -70,6 +72,8 @@ class ShardElections:
         self._free_since: dict[int, int] = {}
         self._keep_until: dict[int, int] = {}
         self._not_before: dict[int, int] = {}
+        self._seen_moves: dict[int, str] = {}
+        self._resigned = False
         self._again = asyncio.Event()
         self._former_lease = 0
         self.board = Board(client, prefix)
@@ -109,6 +113,33 @@ class ShardElections:
     def campaign_anew(self) -> None:
         """Gives everything up and campaigns under new epochs: the caller's database is another incarnation now."""
         self._again.set()
+
+    async def hand_over(self, moves: Mapping[int, str]) -> set[int]:
+        """Gives shards to live members (shard → member), whoever leads them now; those for which it stands in etcd."""
+        leases = {shard: self.board.members[member].lease for shard, member in moves.items() if member in self.board.members}
+        stood = await asyncio.gather(*(self._move(shard, moves[shard], lease) for shard, lease in leases.items()))
+        return {shard for shard, done in zip(leases, stood, strict=True) if done}
+
+    async def _move(self, shard: int, member: str, lease: int) -> bool:
+        try:
+            await self._client.put(self.board.move_key(shard), value_of(member, self.board.members[member].address), lease)
+        except (grpc.aio.AioRpcError, KeyError):  # its session ended a moment ago: it can take nothing
+            return False
+        return True
+
+    async def take_back(self, shards: Collection[int]) -> set[int]:
+        """Shards belong to whom hashing says again; those that had been given to a member."""
+        ordered = sorted(shards)
+        counts = await asyncio.gather(*(self._client.delete(self.board.move_key(shard)) for shard in ordered))
+        return {shard for shard, count in zip(ordered, counts, strict=True) if count}
+
+    async def resign(self) -> bool:
+        """Leaves everything to the other members, now; False where there are none, and nothing was left."""
+        if not self.board.synced or not set(self.board.members) - {self._member_id}:
+            return False
+        self._resigned = True
+        await self._client.delete(self.board.member_key(self._member_id))
+        return True
 
     async def run(self) -> None:
         """Campaigns until cancelled; then gives back what it holds."""
@@ -171,11 +202,13 @@ class ShardElections:
         return "campaigning anew" if session.judge() else session.why
 
     async def _campaign(self, session: Session) -> None:
-        await self._client.put(self.board.member_key(self._member_id), value_of(self._member_id, self._address), session.lease)
+        if not self._resigned:
+            name = self.board.member_key(self._member_id)
+            await self._client.put(name, value_of(self._member_id, self._address), session.lease)
         self._free_since.clear()
         while session.judge():
             version = self.board.version
-            if self.board.synced and self._member_id in self.board.members:
+            if self.board.synced and (self._resigned or self._member_id in self.board.members):
                 await self._drop_taken()
                 await self._delete(self._left())
                 await self._give_back_others()
@@ -194,12 +227,19 @@ class ShardElections:
         return {s: found.epoch for s, found in leaders.items() if found.member_id == self._member_id and s not in self._held}
 
     async def _give_back_others(self) -> None:
-        """Shards of live other members, unless taken for want of them a moment ago."""
-        now_ms, members = self._clock.monotonic_ms(), self.board.members
-        others = [s for s in self._held if preferred(s, members) != self._member_id and self._keep_until.get(s, 0) <= now_ms]
+        """Shards of live other members, unless taken for want of them a moment ago, and not moved since."""
+        now_ms, moves = self._clock.monotonic_ms(), dict(self.board.moves)
+        for shard in [s for s, member in moves.items() if self._seen_moves.get(s) != member]:
+            self._keep_until.pop(shard, None)
+        self._seen_moves = moves
+        others = [s for s in self._held if self._is_anothers(s) and self._keep_until.get(s, 0) <= now_ms]
         held = {shard: self._held[shard] for shard in others}
         await self._stop_leading(others, "it belongs to another member")
         await self._delete(held)
+
+    def _is_anothers(self, shard: int) -> bool:
+        owner = self.board.owner(shard)
+        return owner is not None and owner != self._member_id
 
     async def _stop_leading(self, shards: Collection[int], why: str) -> None:
         if not shards:
@@ -211,8 +251,10 @@ class ShardElections:
 
     def _wanted(self) -> list[int]:
         """Free shards that are ours, or that were free for long."""
-        now_ms, members, leaders = self._clock.monotonic_ms(), self.board.members, self.board.leaders
+        now_ms, leaders = self._clock.monotonic_ms(), self.board.leaders
         wanted: list[int] = []
+        if self._resigned:
+            return wanted
         for shard in range(self._shards):
             if shard in leaders or shard in self._held:
                 self._free_since.pop(shard, None)
@@ -220,7 +262,7 @@ class ShardElections:
             since_ms = self._free_since.setdefault(shard, now_ms)
             if self._not_before.get(shard, 0) > now_ms:
                 continue
-            if preferred(shard, members) == self._member_id:
+            if self.board.owner(shard) == self._member_id:
                 wanted.append(shard)
             elif now_ms - since_ms >= self._orphan_ms:
                 self._keep_until[shard] = now_ms + 10 * self._orphan_ms

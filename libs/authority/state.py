@@ -52,6 +52,8 @@ class Board:
         self._root = prefix.rstrip("/")
         self.members: dict[str, Member] = {}
         self.leaders: dict[int, Leader] = {}
+        self.moves: dict[int, str] = {}
+        """Shards that an operator gave to a member; each goes with the session of that member."""
         self.synced = False
         self.revision = 0
         self.version = 0
@@ -65,13 +67,22 @@ class Board:
         """Whose creation is the election of a shard."""
         return f"{self._root}/shards/{shard}".encode()
 
+    def move_key(self, shard: int) -> bytes:
+        """Where it stands that an operator gave a shard to a member."""
+        return f"{self._root}/moves/{shard}".encode()
+
+    def owner(self, shard: int) -> str | None:
+        """The member that should lead a shard: whom an operator gave it to while that one lives, else by hashing."""
+        moved = self.moves.get(shard)
+        return moved if moved in self.members else preferred(shard, self.members)
+
     async def run(self) -> None:
         """Keeps the board current until cancelled. Raises EtcdUnavailable when it cannot even be listed."""
         prefix = f"{self._root}/".encode()
         self.synced = False
         while True:
             listed = await self._client.prefix(prefix)
-            self.members, self.leaders = {}, {}
+            self.members, self.leaders, self.moves = {}, {}, {}
             for kv in listed.kvs:
                 self._put(kv)
             self.revision = listed.header.revision
@@ -120,6 +131,8 @@ class Board:
             self.members[name] = Member(said["member"], said["address"], kv.lease)
         elif kind == "shards":
             self.leaders[int(name)] = Leader(said["member"], said["address"], kv.create_revision, kv.lease)
+        elif kind == "moves":
+            self.moves[int(name)] = said["member"]
 
     def _drop(self, key: bytes) -> None:
         kind, name = self._parts(key)
@@ -127,6 +140,8 @@ class Board:
             self.members.pop(name, None)
         elif kind == "shards":
             self.leaders.pop(int(name), None)
+        elif kind == "moves":
+            self.moves.pop(int(name), None)
 
     def _parts(self, key: bytes) -> tuple[str, str]:
         kind, _, name = key.decode().removeprefix(f"{self._root}/").partition("/")

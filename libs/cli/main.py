@@ -2,7 +2,7 @@
 
 import typer
 
-from libs.cli.commands import install, runs, things
+from libs.cli.commands import control, install, runs, things
 from libs.cli.commands.crash import crash
 from libs.cli.commands.demo import demo
 
@@ -25,6 +25,8 @@ app.add_typer(things.effect_app, name="effect")
 app.add_typer(things.case_app, name="case")
 app.add_typer(things.shard_app, name="shard")
 app.add_typer(things.worker_app, name="worker")
+app.add_typer(control.queue_app, name="queue")
+app.add_typer(control.hold_app, name="hold")
 
 
 def run() -> None:

@@ -1,12 +1,13 @@
 """The scheduler's timers, each calling one verb; and what of it does not move."""
 
 import asyncio
+from collections import Counter
 from collections.abc import Mapping
 from typing import Any, Protocol
 
 from runway.internal.inbox.v1 import inbox_pb2
 
-from libs.kernel.ids import NIL
+from libs.kernel.ids import NIL, shard_of
 from libs.pg import Database
 from libs.runtime.sender import stuck_outbox
 from libs.runtime.service import Every, Loop
@@ -19,6 +20,8 @@ from services.scheduler.app.decide_shares import Exchange, Shares, refresh
 from services.scheduler.app.expire_leases import Doubts, Expiry
 from services.scheduler.app.explain_lost import reconsider_parked
 from services.scheduler.app.obey_gates import look_for_raises
+from services.scheduler.app.obey_holds import Obedience
+from services.scheduler.domain.holds import Place
 from services.scheduler.domain.ticket import POINT_NAMES
 from services.scheduler.ports import Ports
 from services.scheduler.settings import SchedulerSettings
@@ -27,6 +30,7 @@ log = get_logger(__name__)
 KEY_KEEP_MS = 86_400_000
 WORKER_KEEP_MS = 86_400_000
 CARRIED_MS = 60_000
+FORGET_INTERVAL_MS = 3_600_000
 
 
 class HouseKeeping(Protocol):
@@ -101,7 +105,7 @@ def loops(
 
     async def measure() -> None:
         LEASES_LIVE.set(len(book.leases))
-        counts = book.waiting_by_class()
+        counts = Counter(ready.candidate.run_class for ready in book.ready)
         for number, name in CLASS_NAMES.items():
             TICKETS_WAITING.labels(name).set(counts.get(number, 0))
 
@@ -134,6 +138,14 @@ def share_loops(shares: Shares, book: Book, holder: str) -> list[Every | Loop]:
 
     exchange = Exchange(shares, book.usage, holder)
     return [Every(SHARES_INTERVAL_MS, look, "refresh_shares"), Every(SHARES_INTERVAL_MS, exchange.run, "exchange_use")]
+
+
+def obedience_loops(obedience: Obedience, settings: SchedulerSettings) -> list[Every | Loop]:
+    """What follows operators' holds."""
+    return [
+        Every(settings.notice_interval_ms, obedience.obey, "obey_holds"),
+        Every(FORGET_INTERVAL_MS, lambda: obedience.forget(settings.hold_keep_ms), "forget_holds"),
+    ]
 
 
 class StuckReads(Protocol):
@@ -188,8 +200,12 @@ class SchedulerStuck:
             items.append(inbox_pb2.StuckItem(kind="shard_without_leader", since_ms=now_ms, detail=text))
         return inbox_pb2.ListStuckResponse(items=sorted(items, key=lambda item: item.since_ms)[:limit])
 
-    @staticmethod
-    def _why(row: Mapping[str, Any], carried: set[str]) -> str:
+    def _why(self, row: Mapping[str, Any], carried: set[str]) -> str:
+        place = Place(shard_of(row["run_id"]), row["tenant"], row["project"], row["handler"])
+        held = self._book.shelf.holds.on(place)
+        if held:
+            words = [f"{hold.kind.name.lower()} {hold.name} by {hold.actor} ({hold.reason})" for hold in held]
+            return f"step {row['step_key']} is held back: {', '.join(words)}"
         if row["raise_need"]:
             return f"step {row['step_key']} waits until {_points(row['raise_need'])} acknowledged its last end"
         if row["handler"] not in carried:

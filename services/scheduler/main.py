@@ -1,14 +1,17 @@
 """Composition root of the scheduler: the only file that constructs things."""
 
-from collections.abc import Collection, Mapping
+import asyncio
+import contextlib
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 
 from runway.internal.scheduler.v1.scheduler_internal_pb2_grpc import add_SchedulerInternalServiceServicer_to_server
+from runway.scheduler.v1.control_service_pb2_grpc import add_ControlServiceServicer_to_server
 from runway.scheduler.v1.scheduler_service_pb2_grpc import add_SchedulerServiceServicer_to_server
 from runway.scheduler.v1.share_service_pb2_grpc import add_ShareServiceServicer_to_server
 from runway.scheduler.v1.worker_service_pb2_grpc import add_WorkerServiceServicer_to_server
 
-from libs.authority import EtcdClient, ShardElections
+from libs.authority import EtcdClient, EtcdUnavailable, ShardElections
 from libs.fence.raising import FencePoint
 from libs.outbox import Outgoing, Relay
 from libs.pg import Database
@@ -22,21 +25,27 @@ from services.scheduler import translate
 from services.scheduler.app.acknowledge_raises import acknowledge_raises
 from services.scheduler.app.book import Book
 from services.scheduler.app.claim_attempts import ClaimDesk
+from services.scheduler.app.hand_over import HandOver
+from services.scheduler.app.hold_desk import HoldDesk
+from services.scheduler.app.obey_holds import Obedience
 from services.scheduler.app.take_over import Candidacy, give_up, take_over
 from services.scheduler.clients.gates import LaunchGates
 from services.scheduler.clients.leaders import Leaders
 from services.scheduler.clients.local_workers import LocalWorkers
+from services.scheduler.clients.members import EtcdMembers
 from services.scheduler.clients.notices import EventNotices
 from services.scheduler.clients.owners import OwnerClient
 from services.scheduler.clients.tokens import LeaseTokens
 from services.scheduler.consumers import Inbox
-from services.scheduler.loops import SchedulerStuck, loops, share_loops
+from services.scheduler.loops import SchedulerStuck, loops, obedience_loops, share_loops
 from services.scheduler.ports import Limits, Ports
 from services.scheduler.servicer import WorkerServicer
 from services.scheduler.servicer_control import InternalServicer, SchedulerFences, SchedulerServicer
+from services.scheduler.servicer_operators import ControlServicer
 from services.scheduler.servicer_shares import ShareServicer
 from services.scheduler.settings import SchedulerSettings
 from services.scheduler.store.fences import SchedulerPoint
+from services.scheduler.store.holds import HoldStore
 from services.scheduler.store.shards import SchedulerReads, SchedulerStore
 from services.scheduler.store.shares import ShareStore
 
@@ -50,6 +59,9 @@ class Leadership:
 
     def __init__(self, host: Host, ports: Ports, book: Book, leaders: Leaders, settings: SchedulerSettings) -> None:
         self._host = host
+        self.members = EtcdMembers()
+        self.on_others: Callable[[], None] = lambda: None
+        """The processes that lead are others now, or this one leads less."""
         self._ports = ports
         self._book = book
         self._leaders = leaders
@@ -76,6 +88,7 @@ class Leadership:
             orphan_ms=self._settings.orphan_ms,
         )
         self._leaders.campaign(self._elections, self.member_id)
+        self.members.open(self._elections)
 
     async def close(self) -> None:
         """Closes the connection to etcd."""
@@ -113,10 +126,33 @@ class Leadership:
         if self._elections is not None:
             self._elections.campaign_anew()
 
+    def loops(self, on_others: Callable[[], None]) -> list[Loop]:
+        """What runs for it; `on_others` is told when those who lead are others."""
+        self.on_others = on_others
+        return [Loop("elections", self.run), Loop("watch_leaders", self.watch), Loop("leave_shards", self.leave)]
+
     async def run(self) -> None:
         """Campaigns."""
         assert self._elections is not None
         await self._elections.run()
+
+    async def watch(self) -> None:
+        """Polls that wait are split anew as soon as other processes lead."""
+        assert self._elections is not None
+        known: set[str] = set()
+        async for leaders in self._elections.observe():
+            now = {leader.member_id for leader in leaders.values()}
+            if now != known:
+                known = now
+                self.on_others()
+
+    async def leave(self) -> None:
+        """On its way out a process hands its shards to the others, while it still forwards what comes."""
+        await self._host.draining.wait()
+        if self._elections is not None:
+            with contextlib.suppress(EtcdUnavailable):
+                await self._elections.resign()
+        await asyncio.Event().wait()
 
     async def _won(self, won: Mapping[int, int]) -> Collection[int]:
         candidacy = Candidacy(self.member_id, self._host.addresses.control, self._settings.reset_lost_etcd)
@@ -128,6 +164,7 @@ class Leadership:
 
     async def _lost(self, shards: Collection[int], why: str) -> None:
         give_up(self._book, shards)
+        self.on_others()
 
     async def _newest(self) -> int:
         assert self._client is not None
@@ -170,6 +207,12 @@ def _servicers(
     ]
 
 
+def _for_operators(obedience: Obedience, rows: HoldStore, members: EtcdMembers) -> Mounted:
+    desk = HoldDesk(rows, obedience.clock, members.members, obedience.obey)
+    servicer = ControlServicer(desk, HandOver(members, rows, obedience.clock))
+    return Mounted(add_ControlServiceServicer_to_server, servicer, "runway.scheduler.v1.ControlService")
+
+
 async def compose(host: Host, settings: SchedulerSettings | None = None) -> Service:
     """Builds the scheduler for this process; opens nothing. Settings come from the environment unless they are given."""
     settings = settings or SchedulerSettings()
@@ -203,6 +246,7 @@ async def compose(host: Host, settings: SchedulerSettings | None = None) -> Serv
     leadership = Leadership(host, ports, book, leaders, settings)
     book.on_deposed = leadership.campaign_anew
     desk = ClaimDesk(ports, book, draining=host.draining.is_set)
+    obedience = Obedience(HoldStore(control_db), book, desk, host.clock, leadership.member_id)
     local = LocalWorkers(
         ports,
         control,
@@ -224,6 +268,7 @@ async def compose(host: Host, settings: SchedulerSettings | None = None) -> Serv
         await store.note_birth()
         await store.put_key(public.key_id, public.public_bytes, host.clock.now_ms())
         leadership.open()
+        await obedience.obey()  # before anything is granted here
 
     async def stop() -> None:
         await local.close()
@@ -237,13 +282,17 @@ async def compose(host: Host, settings: SchedulerSettings | None = None) -> Serv
     return Composed(
         name="scheduler",
         healthy=healthy,
-        servicers=_servicers(host, settings, book, local, leaders, inbox, control_reads, leaf_reads, shares),
+        servicers=[
+            *_servicers(host, settings, book, local, leaders, inbox, control_reads, leaf_reads, shares),
+            _for_operators(obedience, HoldStore(control_db), leadership.members),
+        ],
         inbox=inbox.apply,
         stuck=SchedulerStuck(ports, book, control_reads, control_db, leadership, settings.stuck_ticket_ms).list_stuck,
         fences=SchedulerFences(FencePoint(leaf_db, SchedulerPoint(), keeps_steps=False), leaf_reads, book),
         loops=[
             Loop("relay", relay.run),
-            Loop("elections", leadership.run),
+            *leadership.loops(desk.answer_idle),
+            *obedience_loops(obedience, settings),
             forgetting(store.forget_runs, host.clock, host.settings.retention_ms),
             *share_loops(shares, book, leadership.member_id),
             *loops(ports, control, book, desk, store, leadership, (public.key_id, public.public_bytes), settings),

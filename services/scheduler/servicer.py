@@ -123,10 +123,14 @@ class WorkerServicer(worker_service_pb2_grpc.WorkerServiceServicer):
                 pending -= done
                 leases = [lease for task in tasks if task in done for lease in _or_nothing(task)]
             late = [tasks[task] for task in pending]
-            await asyncio.gather(*(ask(member, asked[member], 0) for member in late), return_exceptions=True)
+            last = [asyncio.create_task(ask(member, asked[member], 0)) for member in late]
             if pending:
-                await asyncio.wait(pending, timeout=FORWARD_MS / 1000)
-            leases += [lease for task in pending if task.done() for lease in _or_nothing(task)]
+                await asyncio.wait({*pending, *last}, timeout=FORWARD_MS / 1000)
+            # The last question may itself be granted something, or say again what the first one got.
+            found = [lease for task in (*pending, *last) if task.done() for lease in _or_nothing(task)]
+            leases += list({lease.attempt_id: lease for lease in found}.values())
+            for question in last:
+                question.cancel()
             if not leases and all(task.done() and task.exception() is not None for task in tasks):
                 await asyncio.sleep(min(wait_ms, 200) / 1000)
             return leases

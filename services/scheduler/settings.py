@@ -39,6 +39,8 @@ class SchedulerSettings(RunwaySettings):
     """How often silence is looked for."""
     notice_interval_ms: int = Field(default=200, gt=0)
     """How often raised gates and acknowledged ends of other processes are looked for."""
+    hold_keep_ms: int = Field(default=90 * 86_400_000, gt=0)
+    """How long released holds and handed-over shards are remembered."""
     worker_interval_ms: int = Field(default=10_000, gt=0)
     """How often workers seen are written down, for people."""
     default_wait_ms: int = Field(default=20_000, gt=0)

@@ -1,6 +1,6 @@
 """Protobuf ↔ scheduler's domain, both ways."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 from uuid import UUID
@@ -11,6 +11,7 @@ from google.protobuf.timestamp_pb2 import Timestamp
 from runway.common.v1 import common_pb2
 from runway.events.v1 import events_pb2
 from runway.internal.fence.v1 import fence_pb2
+from runway.scheduler.v1 import control_service_pb2 as control
 from runway.scheduler.v1 import scheduler_service_pb2 as people
 from runway.scheduler.v1 import worker_service_pb2 as pb
 
@@ -19,10 +20,13 @@ from libs.kernel.ids import NIL, digest, uuid_from_bytes, uuid_from_text
 from libs.kernel.refusal import Reason, Refusal, invalid_field
 from libs.rpc.identity import Caller
 from services.scheduler.app.beat_attempts import Beaten
-from services.scheduler.app.claim_attempts import ClaimAsk, GrantedLease
+from services.scheduler.app.claims import ClaimAsk, GrantedLease
 from services.scheduler.app.complete_attempts import Completion
+from services.scheduler.app.hand_over import Move
+from services.scheduler.app.hold_desk import Acting
 from services.scheduler.domain.asker import Asker
 from services.scheduler.domain.ending import IN_DOUBT
+from services.scheduler.domain.holds import Extent, Hold, QueueRow
 from services.scheduler.domain.lease import Beat
 from services.scheduler.domain.ticket import POINT_BITS, Contract, End, Failure, Key, Successor, Ticket
 from services.scheduler.ports import Acknowledgement, Command, Holder
@@ -190,7 +194,8 @@ def beat(said: pb.Heartbeat) -> Beat:
 
 def beat_result(answered: Beaten) -> pb.HeartbeatResult:
     """The answer to one."""
-    result = pb.HeartbeatResult(status=pb.LeaseStatus.ValueType(int(answered.answer)))
+    status = pb.LeaseStatus.ValueType(int(answered.answer))
+    result = pb.HeartbeatResult(status=status, please_yield=answered.please_yield)
     if answered.signed is not None:
         result.lease_token = answered.signed.token
         at = timestamp(answered.signed.expires_at_ms)
@@ -273,3 +278,64 @@ def parse_attempts_token(token: str) -> tuple[int, UUID]:
     if not (at.isascii() and at.isdecimal() and len(at) <= 18) or len(attempt_id) != 32:
         raise invalid_field("page_token", "is not one of ours", "send next_page_token as it was returned")
     return int(at), uuid_from_text(attempt_id, "page_token")
+
+
+def hold(item: Hold) -> control.Hold:
+    """A hold."""
+    return control.Hold(
+        hold_id=item.hold_id,
+        kind=control.HoldKind.ValueType(int(item.kind)),
+        name=item.name,
+        mode=control.HoldMode.ValueType(int(item.mode)),
+        reason=item.reason,
+        actor=item.actor,
+        placed_at=timestamp(item.at_ms),
+        released_at=timestamp(item.released_ms),
+        released_by=item.released_by,
+        release_reason=item.release_reason,
+    )
+
+
+def extent(item: Extent) -> control.Extent:
+    """What a hold stops."""
+    return control.Extent(queued_tickets=item.queued, live_leases=item.live, workers=item.workers)
+
+
+def replica(one: Acting) -> control.Replica:
+    """A process, and whether it acts on a change."""
+    return control.Replica(member_id=one.member_id, address=one.address, acted=one.acted)
+
+
+def move(item: Move) -> control.ShardMove:
+    """One shard's way."""
+    return control.ShardMove(
+        shard_id=item.shard,
+        from_member=item.former,
+        to_member=item.later,
+        to_address=item.address,
+        done=item.done,
+        took=duration(item.took_ms),
+    )
+
+
+def queue(row: QueueRow, holds: Sequence[Hold]) -> control.Queue:
+    """A queue with the holds on it."""
+    return control.Queue(
+        tenant=row.tenant,
+        project=row.project,
+        handler=row.handler,
+        waiting=row.waiting,
+        oldest_at=timestamp(row.oldest_ms),
+        live_leases=row.live,
+        workers=row.workers,
+        holds=[hold(item) for item in holds],
+    )
+
+
+def parse_holds_token(token: str) -> int:
+    """The id below which a page of holds begins."""
+    if not token:
+        return 2**62
+    if not (token.isascii() and token.isdigit() and int(token) < 2**62):
+        raise invalid_field("page_token", "is of no page of this list", "send the token of the page before")
+    return int(token)

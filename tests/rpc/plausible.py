@@ -14,6 +14,7 @@ from runway.launch.v1 import launch_service_pb2 as la
 from runway.launch.v1 import workflow_pb2 as wf
 from runway.readiness.v1 import readiness_service_pb2 as rd
 from runway.reconciler.v1 import reconciler_service_pb2 as rc
+from runway.scheduler.v1 import control_service_pb2 as ct
 from runway.scheduler.v1 import scheduler_service_pb2 as sc
 from runway.scheduler.v1 import worker_service_pb2 as wk
 from runway_sdk.values import to_value
@@ -101,6 +102,17 @@ def good_requests(lease: wk.Lease, other_run: str) -> dict[str, list[Message]]:
         ("RevokeApiKey", ad.RevokeApiKeyRequest(key_id=str(uuid4()))),
         ("ListWorkflowVersions", la.ListWorkflowVersionsRequest(name="work", page_size=2, page_token="1")),
         ("ListShards", sc.ListShardsRequest()),
+        (
+            "PutHold",
+            ct.PutHoldRequest(
+                kind=ct.HOLD_KIND_QUEUE, name="no.one@1", mode=ct.HOLD_MODE_HOLD, reason="r", actor="me", unseen=True
+            ),
+        ),
+        ("ReleaseHold", ct.ReleaseHoldRequest(kind=ct.HOLD_KIND_QUEUE, name="no.one@1", reason="r", actor="me")),
+        ("ListHolds", ct.ListHoldsRequest(kind=ct.HOLD_KIND_QUEUE, released=True, page_size=2, page_token="9")),
+        ("DrainShards", ct.DrainShardsRequest(shards=[1, 2], to="nobody", reason="r", actor="me")),
+        ("ReturnShards", ct.ReturnShardsRequest(shards=[1], reason="r", actor="me")),
+        ("ListQueues", ct.ListQueuesRequest(name="acme/p", page_size=2, page_token="a\nb\nc")),
         ("ListTools", gw.ListToolsRequest()),
         ("RestoreCheckpoint", cp.RestoreCheckpointRequest()),
         ("ListCases", rc.ListCasesRequest(run_id=run, page_size=2, page_token="1")),

@@ -27,6 +27,7 @@ from runway.launch.v1 import admin_service_pb2 as ad
 from runway.launch.v1 import launch_service_pb2 as la
 from runway.readiness.v1 import readiness_service_pb2 as rd
 from runway.reconciler.v1 import reconciler_service_pb2 as rc
+from runway.scheduler.v1 import control_service_pb2 as ct
 from runway.scheduler.v1 import scheduler_service_pb2 as sc
 from runway.scheduler.v1 import worker_service_pb2 as wk
 from runway_sdk import Client, Target
@@ -46,7 +47,17 @@ SEED = int(os.environ.get("RUNWAY_TEST_SEED", "20260111"))
 ROUNDS = int(os.environ.get("RUNWAY_TEST_GARBAGE_ROUNDS", "14"))
 LONG_POLLS = ("ClaimAttempts", "WaitRun", "WaitEffect", "WatchRun", "InvokeTool", "Generate")
 """May outlast our patience: that is their purpose."""
-VOLATILE = ("outbox", "worker", "shard", "shard_reset", "signing_key", "gateway_process", "gate_notice", "dead_letter")
+VOLATILE = (
+    "outbox",
+    "worker",
+    "shard",
+    "shard_reset",
+    "signing_key",
+    "gateway_process",
+    "gate_notice",
+    "dead_letter",
+    "hold_ack",
+)
 """Tables that live by themselves."""
 HANDLER = "work.act@1"
 COUNT_TABLES = """-- the tests' own
@@ -100,7 +111,7 @@ class Target6:
 def methods() -> Iterator[tuple[str, Any]]:
     """Every RPC of the services' packages: its path and descriptor."""
     pool = descriptor_pool.Default()
-    for file in (la, rd, sc, wk, gw, cp, rc, ad):
+    for file in (la, rd, sc, wk, ct, gw, cp, rc, ad):
         for service in pool.FindFileByName(file.DESCRIPTOR.name).services_by_name.values():
             for method in service.methods:
                 yield f"/{service.full_name}/{method.name}", method
@@ -322,7 +333,7 @@ async def test_forged_altered_and_strangers_credentials_open_nothing(six: Target
     for path, method in methods():
         wires = [request.SerializeToString() for request in good.get(method.name, [])] or [b""]
         tries: list[tuple[str, list[tuple[str, str | bytes]]]]
-        if path.startswith("/runway.launch.v1.Admin"):
+        if path.startswith(("/runway.launch.v1.Admin", "/runway.scheduler.v1.Control")):
             tries = [
                 ("no secret", [("authorization", f"Bearer {six.key}")]),
                 ("wrong", [("runway-service-secret", SECRET[:-1])]),

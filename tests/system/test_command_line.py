@@ -113,3 +113,22 @@ async def test_reflection_serves_launch_watch_and_cancel_to_grpcurl_and_buf(stac
         url,
     )
     assert json.loads(await call(*buf))["run"]["outcome"] == "cancelled"
+
+
+@pytest.mark.requirement("sched.switch")
+async def test_operators_hold_drain_and_release(stack: Stack) -> None:
+    why = ("--reason", "a test", "-o", "json")
+    await runway(stack, "queue", "hold", "hello.price@nobody", *why, code=1)
+    held = json.loads(await runway(stack, "queue", "hold", "dev", "--unseen", *why))
+    assert (held["changed"], [replica["acted"] for replica in held["replicas"]]) == (True, [True])
+    assert [hold["name"] for hold in json.loads(await runway(stack, "hold", "list", "-o", "json"))] == ["dev"]
+    await runway(stack, "queue", "hold", "dev", code=2)  # no reason
+    await runway(stack, "queue", "release", "dev", *why)
+    await runway(stack, "queue", "release", "dev", *why, code=1)
+    await runway(stack, "worker", "drain", "dev/nobody", *why, code=1)
+    assert json.loads(await runway(stack, "worker", "drain", "dev/w", "--unseen", "--dry-run", *why))["changed"] is False
+    await runway(stack, "shard", "drain", "3", *why, code=1)  # there is no other process
+    await runway(stack, "shard", "hold", "3", *why)
+    released = json.loads(await runway(stack, "shard", "release", "3", *why))
+    assert released == [{"shard_id": 3, "returned": False, "released": True}]
+    assert json.loads(await runway(stack, "queue", "describe", "-o", "json")) == []

@@ -84,6 +84,7 @@ class LeaseHolder:
     def __init__(self, token: bytes, renew: Callable[["LeaseHolder", int], Awaitable[None]]) -> None:
         self.token = token
         self.lost = asyncio.Event()
+        self.yield_asked = False
         self.reason = ""
         self._renew = renew
         self._over: asyncio.Future[None] | None = None
@@ -144,6 +145,12 @@ class Context:
     def cancelled(self) -> bool:
         """Whether this attempt is not wanted any more: stop soon; nothing it does can commit."""
         return self._holder.lost.is_set()
+
+    @property
+    def yield_requested(self) -> bool:
+        """Whether an operator drains what this attempt is of: its queue, shard or worker. A long step then ends soon, at best
+        by committing a checkpoint and returning what it has. It is only asked, never killed: it may go on."""
+        return self._holder.yield_asked
 
     def slot(self, tool: str, named: str = "") -> str:
         """The slot of a call: as named, else `tool#ordinal` by order of use in this attempt."""
@@ -367,6 +374,11 @@ class SyncContext:
     def cancelled(self) -> bool:
         """See Context.cancelled."""
         return self._context.cancelled
+
+    @property
+    def yield_requested(self) -> bool:
+        """See Context.yield_requested."""
+        return self._context.yield_requested
 
     def tool(self, tool: str, arguments: Mapping[str, Any], **options: Any) -> ToolResult:
         """See Context.tool."""

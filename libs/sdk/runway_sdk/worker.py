@@ -308,6 +308,8 @@ class Worker:
             live.beat_at = now + live.interval_s
             if result.lease_token and live.holder.token == token:  # else it was renewed meanwhile, under a later epoch
                 live.holder.token = result.lease_token
+            if result.status == pb.LEASE_STATUS_LIVE:
+                live.holder.yield_asked = result.please_yield
             if result.status == pb.LEASE_STATUS_FENCED:
                 live.holder.lose("LEASE_FENCED")
             elif result.status == pb.LEASE_STATUS_CANCELLED:

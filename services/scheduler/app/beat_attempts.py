@@ -11,6 +11,7 @@ from libs.kernel.values import value
 from libs.telemetry.catalogue import HEARTBEATS, ZOMBIES_REFUSED
 from services.scheduler.app.book import Book, Heard
 from services.scheduler.domain.asker import Asker
+from services.scheduler.domain.holds import Place
 from services.scheduler.domain.lease import Answer, Beat, beat
 from services.scheduler.ports import Ports, Signed
 
@@ -23,6 +24,8 @@ class Beaten:
 
     answer: Answer
     signed: Signed | None = None
+    please_yield: bool = False
+    """Whether an operator drains what the attempt is of."""
 
 
 def beat_attempts(ports: Ports, book: Book, worker_id: str, who: Asker, beats: Sequence[Beat]) -> list[Beaten]:
@@ -30,6 +33,7 @@ def beat_attempts(ports: Ports, book: Book, worker_id: str, who: Asker, beats: S
     now_ms = ports.clock.monotonic_ms()
     led = book.led({shard_of(said.run_id) for said in beats})
     nothing = frozenset[str]()
+    holds = book.shelf.holds
     book.see_worker(Heard(who.owner, who.project, worker_id, nothing, nothing, ports.clock.now_ms(), who.fleet))
     answers: list[Beaten] = []
     for said in beats:
@@ -39,14 +43,17 @@ def beat_attempts(ports: Ports, book: Book, worker_id: str, who: Asker, beats: S
         lease = book.leases.get(said.key)
         answer = beat(lease, said, who, worker_id, now_ms)
         signed: Signed | None = None
+        please_yield = False
         if answer is Answer.LIVE and lease is not None:
             book.heard += 1
+            place = Place(lease.shard, lease.tenant, lease.project, lease.contract.handler)
+            please_yield = bool(holds) and holds.asks_to_yield(place, lease.worker_id)
             if now_ms >= lease.renew_ms:
                 signed = ports.tokens.sign(lease, lease.epoch)
                 lease.renew_ms = now_ms + ports.limits.token_life_ms // 2
         elif answer is Answer.FENCED and (said.key, said.attempt_id) in book.stopped:
             answer = Answer.CANCELLED
-        answers.append(Beaten(answer, signed))
+        answers.append(Beaten(answer, signed, please_yield))
     for answered in answers:
         _COUNTERS[answered.answer].inc()
     fenced = sum(answered.answer is Answer.FENCED for answered in answers)

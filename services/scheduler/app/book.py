@@ -15,6 +15,7 @@ from libs.kernel.clock import Clock
 from libs.kernel.epochs import Mode, StepFence
 from libs.kernel.ids import shard_of
 from libs.runtime.faults import fault_point
+from services.scheduler.app.held import Shelf
 from services.scheduler.app.queue import Ready, ReadyIndex
 from services.scheduler.app.usage import Usage
 from services.scheduler.domain.expiry import Hold
@@ -87,6 +88,7 @@ class Book:
     epochs: dict[int, int] = field(default_factory=dict)
     ready: ReadyIndex = field(default_factory=ReadyIndex)
     parked: dict[Key, Ready] = field(default_factory=dict)
+    shelf: Shelf = field(default_factory=Shelf)
     leases: dict[Key, Lease] = field(default_factory=dict)
     granting: set[Key] = field(default_factory=set)
     """Tickets whose grant is under way."""
@@ -182,6 +184,7 @@ class Book:
         for key in [ready.candidate.key for ready in self.ready if ready.shard in gone]:
             self.ready.remove(key)
         self.parked = {key: ready for key, ready in self.parked.items() if ready.shard not in gone}
+        self.shelf.drop(gone)
         for key in [key for key, lease in self.leases.items() if lease.shard in gone]:
             self.forget(key)
         self.awaited = {key for key in self.awaited if shard_of(key[0]) not in gone}
@@ -202,12 +205,17 @@ class Book:
             if gate is not None and gate.mode is not Mode.OPEN:
                 self.parked[row.key] = ready
                 return
+            self.admit(ready)
+
+    def admit(self, ready: Ready) -> None:
+        """A ticket may be granted, unless an operator holds it back."""
+        if not self.shelf.takes(ready):
             self.ready.add(ready)
             self.wake.set()
 
     def knows(self, key: Key) -> bool:
         """Whether memory has a place for this step's open ticket."""
-        places = (self.leases, self.parked, self.awaited, self.granting)
+        places = (self.leases, self.parked, self.shelf.tickets, self.awaited, self.granting)
         return self.ready.get(key) is not None or any(key in place for place in places)
 
     def correct(self, row: TicketRow) -> None:
@@ -231,6 +239,7 @@ class Book:
         """Nothing of this step is known here any more."""
         self.ready.remove(key)
         self.parked.pop(key, None)
+        self.shelf.tickets.pop(key, None)
         self.awaited.discard(key)
         lease = self.leases.pop(key, None)
         if lease is not None:
@@ -301,8 +310,7 @@ class Book:
         for key in list(keys):
             ready = self.parked.pop(key, None)
             if ready is not None:
-                self.ready.add(ready)
-                self.wake.set()
+                self.admit(ready)
 
     def see_worker(self, heard: Heard) -> None:
         """A worker process was heard of."""
@@ -312,10 +320,3 @@ class Book:
             return
         heard.fleet = heard.fleet or (known is not None and known.fleet)  # one name for both: shown to fewer people
         self.workers[(heard.tenant, heard.worker_id)] = heard
-
-    def waiting_by_class(self) -> Mapping[int, int]:
-        """Ready tickets by class, for metrics."""
-        counts: dict[int, int] = {}
-        for ready in self.ready:
-            counts[ready.candidate.run_class] = counts.get(ready.candidate.run_class, 0) + 1
-        return counts

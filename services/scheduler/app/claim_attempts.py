@@ -18,58 +18,25 @@ from uuid import UUID
 
 from libs.kernel.epochs import StepFence
 from libs.kernel.refusal import Refusal
-from libs.kernel.values import value
 from libs.runtime.faults import fault_point
 from libs.telemetry.catalogue import CLAIM_CYCLE_SECONDS, GRANTS
 from libs.telemetry.logs import get_logger
 from services.scheduler.app.book import Book, Heard
+from services.scheduler.app.claims import ClaimAsk, GrantedLease
 from services.scheduler.app.explain_lost import explain, look_again
 from services.scheduler.app.queue import Ready
 from services.scheduler.domain.asker import Asker
-from services.scheduler.domain.lease import Lease
 from services.scheduler.domain.lines import TenantQueue, queued
 from services.scheduler.domain.planner import Grant, Poll, plan
 from services.scheduler.domain.ticket import Key, Ticket, TicketRow
-from services.scheduler.ports import GrantAsk, Granted, Ports, Signed, Tx
+from services.scheduler.ports import GrantAsk, Granted, Ports, Tx
 
 log = get_logger(__name__)
 CLAIMS_REMEMBERED = 20_000
 REFUSED_PAUSE_S = 0.1
 """Whoever refused a cycle gets a moment: the polls still wait, and the next plan begins anew."""
+SETTLE_PAUSE_S = 0.005
 CLASS_NAMES = {1: "interactive", 2: "automation", 3: "migration", 4: "approval_resume"}
-
-
-@value(frozen=True, slots=True)
-class ClaimAsk:
-    """Free slots of one worker process."""
-
-    claim_id: UUID
-    worker_id: str
-    who: Asker
-    handlers: frozenset[str]
-    capabilities: frozenset[str]
-    slots: int
-    room_bytes: int = 2**62
-
-    @property
-    def tenant(self) -> str:
-        """Whose tickets it takes; empty: every tenant's."""
-        return self.who.tickets_of
-
-    @property
-    def name(self) -> tuple[Asker, UUID]:
-        """What a repeat is known by."""
-        return (self.who, self.claim_id)
-
-
-@value(frozen=True, slots=True)
-class GrantedLease:
-    """A lease with what its attempt needs."""
-
-    lease: Lease
-    input: bytes
-    traceparent: str
-    signed: Signed
 
 
 @dataclass(slots=True)
@@ -159,6 +126,22 @@ class ClaimDesk:
         self._leave(waiting)
         return list(await asyncio.shield(waiting.answer))
 
+    def _idle(self) -> list[_Waiting]:
+        """Polls that may be served now: no plan has them, and nobody holds their worker back."""
+        holds = self.book.shelf.holds
+        return [w for w in self._waiting.values() if not w.busy and not holds.stops_worker(w.ask.tenant, w.ask.worker_id)]
+
+    def answer_idle(self) -> None:
+        """Answers polls that no plan has with nothing: those who lead are others now, and workers ask them anew."""
+        for waiting in [w for w in self._waiting.values() if not w.busy]:
+            self._settle(waiting, [])
+
+    async def settled(self) -> None:
+        """Returns once every plan that is under way now is over."""
+        under_way = [w for w in self._waiting.values() if w.busy]
+        while under_way := [w for w in under_way if w.busy]:  # noqa: ASYNC110 - of many plans, each cycle has its own
+            await asyncio.sleep(SETTLE_PAUSE_S)  # commits end in milliseconds, and holds change seldom
+
     def _leave(self, waiting: _Waiting) -> None:
         """Waits no longer; what a commit under way grants is still its answer."""
         waiting.leaving = True
@@ -220,13 +203,12 @@ class ClaimDesk:
         """One plan, committed; how many leases it granted."""
         if self.closed:
             return 0
-        waiting = [w for w in self._waiting.values() if not w.busy]
-        polls = [w.poll() for w in waiting]
+        polls = [w.poll() for w in self._idle()]
         grants = self._plan(polls, self.book.ready.for_polls(polls)) if polls and len(self.book.ready) else []
         taken: list[Taken] = []
         for grant in grants:
             ready = self.book.ready.get(grant.key)
-            if ready is not None and self.book.epoch(ready.shard) is not None:
+            if ready is not None and self.book.epoch(ready.shard) is not None and not self.book.shelf.stops(ready):
                 taken.append((self._waiting[grant.poll], ready))
         if not taken:
             return 0
@@ -307,7 +289,7 @@ class ClaimDesk:
 
     def scopes_to_lock(self, tickets: Sequence[Ticket]) -> set[tuple[str, str]]:
         """Scopes of new tickets that may be granted as they come, because somebody waits for such."""
-        wanted = {(w.ask.tenant, handler) for w in self._waiting.values() if not w.busy for handler in w.ask.handlers}
+        wanted = {(w.ask.tenant, handler) for w in self._idle() for handler in w.ask.handlers}
         some = [t for t in tickets if (t.tenant, t.contract.handler) in wanted or ("", t.contract.handler) in wanted]
         return {scope for ticket in some for scope in _scopes(ticket.tenant, ticket.project)}
 
@@ -318,14 +300,14 @@ class ClaimDesk:
 
         The same planner decides, and the same statement judges. `done_directly` must follow, whatever becomes of the commit.
         """
-        polls = [w.poll() for w in self._waiting.values() if not w.busy]
+        polls = [w.poll() for w in self._idle()]
         if self.closed or not polls or self.book.ready.for_polls(polls):
             return None
         fresh = {row.key: self.book.ready_of(row) for row in rows if row.grantable(tx.incarnation)}
         fresh = {
             key: ready
             for key, ready in fresh.items()
-            if scopes >= set(_scopes(ready.candidate.tenant, ready.candidate.project))
+            if scopes >= set(_scopes(ready.candidate.tenant, ready.candidate.project)) and not self.book.shelf.stops(ready)
         }
         grants = self._plan(polls, queued(ready.candidate for ready in fresh.values()))
         if not grants:

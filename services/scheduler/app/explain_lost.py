@@ -71,8 +71,7 @@ async def _warm(ports: Ports, book: Book, runs: Collection[UUID], tickets: Seque
         return
     for ready in tickets:
         if book.epoch(ready.shard) is not None:
-            book.ready.add(ready)
-            book.wake.set()
+            book.admit(ready)
 
 
 def reconsider_parked(book: Book) -> None:

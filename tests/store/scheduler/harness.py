@@ -20,7 +20,8 @@ from libs.testkit.clocks import ManualClock
 from libs.testkit.ids import SeededIds
 from services.scheduler.app.acknowledge_raises import acknowledge_raises
 from services.scheduler.app.book import Book
-from services.scheduler.app.claim_attempts import ClaimAsk, ClaimDesk, GrantedLease
+from services.scheduler.app.claim_attempts import ClaimDesk
+from services.scheduler.app.claims import ClaimAsk, GrantedLease
 from services.scheduler.app.complete_attempts import Completion, complete_attempts
 from services.scheduler.app.enqueue_tickets import enqueue_tickets
 from services.scheduler.app.take_over import Candidacy, take_over

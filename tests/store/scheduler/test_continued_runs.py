@@ -13,7 +13,7 @@ from libs.kernel.refusal import Reason, Refusal
 from libs.runtime import faults
 from libs.testkit.waiting import wait_until
 from services.scheduler.app.acknowledge_raises import look_at_awaited
-from services.scheduler.app.claim_attempts import GrantedLease
+from services.scheduler.app.claims import GrantedLease
 from services.scheduler.app.enqueue_tickets import enqueue_tickets
 from services.scheduler.app.revoke_tickets import revoke_tickets
 from services.scheduler.domain.ticket import Contract, Successor, Ticket

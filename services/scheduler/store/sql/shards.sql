@@ -113,7 +113,7 @@ SELECT * FROM (
 
 -- name: waiting_long
 -- Tickets that have waited since before $1, oldest first.
-SELECT run_id, step_key, handler, enqueued_ms, raise_need FROM ticket
+SELECT run_id, step_key, tenant, project, handler, enqueued_ms, raise_need FROM ticket
  WHERE open AND state = 1 AND enqueued_ms < $1 ORDER BY enqueued_ms LIMIT $2;
 
 -- name: ending_long

@@ -30,7 +30,7 @@ from runway.common.v1 import common_pb2 as runway_dot_common_dot_v1_dot_common__
 from runway.common.v1 import policy_pb2 as runway_dot_common_dot_v1_dot_policy__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n(runway/scheduler/v1/worker_service.proto\x12\x13runway.scheduler.v1\x1a\x1b\x62uf/validate/validate.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1cgoogle/protobuf/struct.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1drunway/common/v1/common.proto\x1a\x1drunway/common/v1/policy.proto\"\xf8\x01\n\x14\x43laimAttemptsRequest\x12\x19\n\x08\x63laim_id\x18\x01 \x01(\x0c\x42\x07\xbaH\x04z\x02h\x10\x12\x1d\n\tworker_id\x18\x02 \x01(\tB\n\xbaH\x07r\x05\x10\x01\x18\x80\x01\x12\x19\n\x05slots\x18\x03 \x01(\x05\x42\n\xbaH\x07\x1a\x05\x18\xe8\x07(\x01\x12&\n\x08handlers\x18\x04 \x03(\tB\x14\xbaH\x11\x92\x01\x0e\x08\x01\x10\xd0\x0f\"\x07r\x05\x10\x01\x18\xf0\x01\x12\x1e\n\x0c\x63\x61pabilities\x18\x05 \x03(\tB\x08\xbaH\x05\x92\x01\x02\x10@\x12\'\n\x04wait\x18\x06 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x1a\n\tmax_bytes\x18\x07 \x01(\x05\x42\x07\xbaH\x04\x1a\x02(\x00\"\x8a\x04\n\x05Lease\x12\x13\n\x0blease_token\x18\x01 \x01(\x0c\x12\x0e\n\x06run_id\x18\x02 \x01(\t\x12\x10\n\x08step_key\x18\x03 \x01(\t\x12\x12\n\nattempt_id\x18\x04 \x01(\x0c\x12\x13\n\x0blease_epoch\x18\x05 \x01(\x03\x12\x17\n\x0f\x61uthority_epoch\x18\x06 \x01(\x03\x12\r\n\x05\x65poch\x18\x07 \x01(\x03\x12\x0f\n\x07handler\x18\x08 \x01(\t\x12%\n\x05input\x18\t \x01(\x0b\x32\x16.google.protobuf.Value\x12\x16\n\x0e\x61ttempt_number\x18\n \x01(\x05\x12,\n\x08\x64\x65\x61\x64line\x18\x0b \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12*\n\x07timeout\x18\x0c \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x35\n\x12heartbeat_interval\x18\r \x01(\x0b\x32\x19.google.protobuf.Duration\x12,\n\tlease_ttl\x18\x0e \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x0e\n\x06tenant\x18\x0f \x01(\t\x12\x0f\n\x07project\x18\x10 \x01(\t\x12\x13\n\x0btraceparent\x18\x11 \x01(\t\x12\x34\n\x10token_expires_at\x18\x12 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\"C\n\x15\x43laimAttemptsResponse\x12*\n\x06leases\x18\x01 \x03(\x0b\x32\x1a.runway.scheduler.v1.Lease\"u\n\tHeartbeat\x12\x18\n\x06run_id\x18\x01 \x01(\tB\x08\xbaH\x05r\x03\xb0\x01\x01\x12\x1b\n\nattempt_id\x18\x02 \x01(\x0c\x42\x07\xbaH\x04z\x02h\x10\x12\x13\n\x0blease_epoch\x18\x03 \x01(\x03\x12\x1c\n\x08step_key\x18\x04 \x01(\tB\n\xbaH\x07r\x05\x10\x01\x18\xc8\x01\"x\n\x18HeartbeatAttemptsRequest\x12\x1d\n\tworker_id\x18\x01 \x01(\tB\n\xbaH\x07r\x05\x10\x01\x18\x80\x01\x12=\n\nheartbeats\x18\x02 \x03(\x0b\x32\x1e.runway.scheduler.v1.HeartbeatB\t\xbaH\x06\x92\x01\x03\x10\x90N\"\x8e\x01\n\x0fHeartbeatResult\x12\x30\n\x06status\x18\x01 \x01(\x0e\x32 .runway.scheduler.v1.LeaseStatus\x12\x13\n\x0blease_token\x18\x02 \x01(\x0c\x12\x34\n\x10token_expires_at\x18\x03 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\"R\n\x19HeartbeatAttemptsResponse\x12\x35\n\x07results\x18\x01 \x03(\x0b\x32$.runway.scheduler.v1.HeartbeatResult\"\xbe\x01\n\nCompletion\x12\x1f\n\x0blease_token\x18\x01 \x01(\x0c\x42\n\xbaH\x07z\x05\x10\x01\x18\x80\x08\x12(\n\x06output\x18\x02 \x01(\x0b\x32\x16.google.protobuf.ValueH\x00\x12,\n\x07\x66\x61ilure\x18\x03 \x01(\x0b\x32\x19.runway.common.v1.FailureH\x00\x12-\n\x07yielded\x18\x04 \x01(\x0b\x32\x1a.runway.scheduler.v1.YieldH\x00\x42\x08\n\x06result\"^\n\x05Yield\x12\x17\n\x06reason\x18\x01 \x01(\tB\x07\xbaH\x04r\x02\x18\x64\x12<\n\x08\x63ommands\x18\x02 \x03(\x0b\x32 .runway.scheduler.v1.CommandItemB\x08\xbaH\x05\x92\x01\x02\x10\x64\"\\\n\x17\x43ompleteAttemptsRequest\x12\x41\n\x0b\x63ompletions\x18\x01 \x03(\x0b\x32\x1f.runway.scheduler.v1.CompletionB\x0b\xbaH\x08\x92\x01\x05\x08\x01\x10\xe8\x07\"P\n\x10\x43ompletionResult\x12\x10\n\x08recorded\x18\x01 \x01(\x08\x12*\n\x05\x65rror\x18\x02 \x01(\x0b\x32\x1b.runway.common.v1.ItemError\"R\n\x18\x43ompleteAttemptsResponse\x12\x36\n\x07results\x18\x01 \x03(\x0b\x32%.runway.scheduler.v1.CompletionResult\"\x8c\x01\n\x0b\x43ommandItem\x12\x18\n\x04slot\x18\x01 \x01(\tB\n\xbaH\x07r\x05\x10\x01\x18\xc8\x01\x12:\n\x04type\x18\x02 \x01(\x0e\x32 .runway.scheduler.v1.CommandTypeB\n\xbaH\x07\x82\x01\x04\x10\x01 \x00\x12\'\n\x07payload\x18\x03 \x01(\x0b\x32\x16.google.protobuf.Value\"r\n\x0f\x41ttemptCommands\x12\x1f\n\x0blease_token\x18\x01 \x01(\x0c\x42\n\xbaH\x07z\x05\x10\x01\x18\x80\x08\x12>\n\x08\x63ommands\x18\x02 \x03(\x0b\x32 .runway.scheduler.v1.CommandItemB\n\xbaH\x07\x92\x01\x04\x08\x01\x10\x64\"\\\n\x15RecordCommandsRequest\x12\x43\n\x08\x61ttempts\x18\x01 \x03(\x0b\x32$.runway.scheduler.v1.AttemptCommandsB\x0b\xbaH\x08\x92\x01\x05\x08\x01\x10\xc8\x01\"N\n\x0e\x43ommandsResult\x12\x10\n\x08recorded\x18\x01 \x01(\x08\x12*\n\x05\x65rror\x18\x02 \x01(\x0b\x32\x1b.runway.common.v1.ItemError\"N\n\x16RecordCommandsResponse\x12\x34\n\x07results\x18\x01 \x03(\x0b\x32#.runway.scheduler.v1.CommandsResult\"A\n\x07Renewal\x12\x1f\n\x0blease_token\x18\x01 \x01(\x0c\x42\n\xbaH\x07z\x05\x10\x01\x18\x80\x08\x12\x15\n\rrefused_epoch\x18\x02 \x01(\x03\"Q\n\x12RenewLeasesRequest\x12;\n\x08renewals\x18\x01 \x03(\x0b\x32\x1c.runway.scheduler.v1.RenewalB\x0b\xbaH\x08\x92\x01\x05\x08\x01\x10\xe8\x07\"\x95\x01\n\rRenewalResult\x12\x13\n\x0blease_token\x18\x01 \x01(\x0c\x12\x34\n\x10token_expires_at\x18\x02 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\r\n\x05\x65poch\x18\x03 \x01(\x03\x12*\n\x05\x65rror\x18\x04 \x01(\x0b\x32\x1b.runway.common.v1.ItemError\"J\n\x13RenewLeasesResponse\x12\x33\n\x07results\x18\x01 \x03(\x0b\x32\".runway.scheduler.v1.RenewalResult*\x91\x01\n\x0bLeaseStatus\x12\x1c\n\x18LEASE_STATUS_UNSPECIFIED\x10\x00\x12\x15\n\x11LEASE_STATUS_LIVE\x10\x01\x12\x17\n\x13LEASE_STATUS_FENCED\x10\x02\x12\x1a\n\x16LEASE_STATUS_CANCELLED\x10\x03\x12\x18\n\x14LEASE_STATUS_UNKNOWN\x10\x04*\xa6\x01\n\x0b\x43ommandType\x12\x1c\n\x18\x43OMMAND_TYPE_UNSPECIFIED\x10\x00\x12\x16\n\x12\x43OMMAND_TYPE_SPAWN\x10\x01\x12\x17\n\x13\x43OMMAND_TYPE_EXPAND\x10\x02\x12\x15\n\x11\x43OMMAND_TYPE_WAIT\x10\x03\x12\x19\n\x15\x43OMMAND_TYPE_APPROVAL\x10\x04\x12\x16\n\x12\x43OMMAND_TYPE_INPUT\x10\x05\x32\xcf\x04\n\rWorkerService\x12l\n\rClaimAttempts\x12).runway.scheduler.v1.ClaimAttemptsRequest\x1a*.runway.scheduler.v1.ClaimAttemptsResponse\"\x04\xa8\xbb\x18\x03\x12|\n\x11HeartbeatAttempts\x12-.runway.scheduler.v1.HeartbeatAttemptsRequest\x1a..runway.scheduler.v1.HeartbeatAttemptsResponse\"\x08\xa8\xbb\x18\x03\xb0\xbb\x18\x02\x12u\n\x10\x43ompleteAttempts\x12,.runway.scheduler.v1.CompleteAttemptsRequest\x1a-.runway.scheduler.v1.CompleteAttemptsResponse\"\x04\xa8\xbb\x18\x03\x12o\n\x0eRecordCommands\x12*.runway.scheduler.v1.RecordCommandsRequest\x1a+.runway.scheduler.v1.RecordCommandsResponse\"\x04\xa8\xbb\x18\x03\x12j\n\x0bRenewLeases\x12\'.runway.scheduler.v1.RenewLeasesRequest\x1a(.runway.scheduler.v1.RenewLeasesResponse\"\x08\xa8\xbb\x18\x03\xb0\xbb\x18\x02\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n(runway/scheduler/v1/worker_service.proto\x12\x13runway.scheduler.v1\x1a\x1b\x62uf/validate/validate.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1cgoogle/protobuf/struct.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1drunway/common/v1/common.proto\x1a\x1drunway/common/v1/policy.proto\"\xf8\x01\n\x14\x43laimAttemptsRequest\x12\x19\n\x08\x63laim_id\x18\x01 \x01(\x0c\x42\x07\xbaH\x04z\x02h\x10\x12\x1d\n\tworker_id\x18\x02 \x01(\tB\n\xbaH\x07r\x05\x10\x01\x18\x80\x01\x12\x19\n\x05slots\x18\x03 \x01(\x05\x42\n\xbaH\x07\x1a\x05\x18\xe8\x07(\x01\x12&\n\x08handlers\x18\x04 \x03(\tB\x14\xbaH\x11\x92\x01\x0e\x08\x01\x10\xd0\x0f\"\x07r\x05\x10\x01\x18\xf0\x01\x12\x1e\n\x0c\x63\x61pabilities\x18\x05 \x03(\tB\x08\xbaH\x05\x92\x01\x02\x10@\x12\'\n\x04wait\x18\x06 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x1a\n\tmax_bytes\x18\x07 \x01(\x05\x42\x07\xbaH\x04\x1a\x02(\x00\"\x8a\x04\n\x05Lease\x12\x13\n\x0blease_token\x18\x01 \x01(\x0c\x12\x0e\n\x06run_id\x18\x02 \x01(\t\x12\x10\n\x08step_key\x18\x03 \x01(\t\x12\x12\n\nattempt_id\x18\x04 \x01(\x0c\x12\x13\n\x0blease_epoch\x18\x05 \x01(\x03\x12\x17\n\x0f\x61uthority_epoch\x18\x06 \x01(\x03\x12\r\n\x05\x65poch\x18\x07 \x01(\x03\x12\x0f\n\x07handler\x18\x08 \x01(\t\x12%\n\x05input\x18\t \x01(\x0b\x32\x16.google.protobuf.Value\x12\x16\n\x0e\x61ttempt_number\x18\n \x01(\x05\x12,\n\x08\x64\x65\x61\x64line\x18\x0b \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12*\n\x07timeout\x18\x0c \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x35\n\x12heartbeat_interval\x18\r \x01(\x0b\x32\x19.google.protobuf.Duration\x12,\n\tlease_ttl\x18\x0e \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x0e\n\x06tenant\x18\x0f \x01(\t\x12\x0f\n\x07project\x18\x10 \x01(\t\x12\x13\n\x0btraceparent\x18\x11 \x01(\t\x12\x34\n\x10token_expires_at\x18\x12 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\"C\n\x15\x43laimAttemptsResponse\x12*\n\x06leases\x18\x01 \x03(\x0b\x32\x1a.runway.scheduler.v1.Lease\"u\n\tHeartbeat\x12\x18\n\x06run_id\x18\x01 \x01(\tB\x08\xbaH\x05r\x03\xb0\x01\x01\x12\x1b\n\nattempt_id\x18\x02 \x01(\x0c\x42\x07\xbaH\x04z\x02h\x10\x12\x13\n\x0blease_epoch\x18\x03 \x01(\x03\x12\x1c\n\x08step_key\x18\x04 \x01(\tB\n\xbaH\x07r\x05\x10\x01\x18\xc8\x01\"x\n\x18HeartbeatAttemptsRequest\x12\x1d\n\tworker_id\x18\x01 \x01(\tB\n\xbaH\x07r\x05\x10\x01\x18\x80\x01\x12=\n\nheartbeats\x18\x02 \x03(\x0b\x32\x1e.runway.scheduler.v1.HeartbeatB\t\xbaH\x06\x92\x01\x03\x10\x90N\"\xa4\x01\n\x0fHeartbeatResult\x12\x30\n\x06status\x18\x01 \x01(\x0e\x32 .runway.scheduler.v1.LeaseStatus\x12\x13\n\x0blease_token\x18\x02 \x01(\x0c\x12\x34\n\x10token_expires_at\x18\x03 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x14\n\x0cplease_yield\x18\x04 \x01(\x08\"R\n\x19HeartbeatAttemptsResponse\x12\x35\n\x07results\x18\x01 \x03(\x0b\x32$.runway.scheduler.v1.HeartbeatResult\"\xbe\x01\n\nCompletion\x12\x1f\n\x0blease_token\x18\x01 \x01(\x0c\x42\n\xbaH\x07z\x05\x10\x01\x18\x80\x08\x12(\n\x06output\x18\x02 \x01(\x0b\x32\x16.google.protobuf.ValueH\x00\x12,\n\x07\x66\x61ilure\x18\x03 \x01(\x0b\x32\x19.runway.common.v1.FailureH\x00\x12-\n\x07yielded\x18\x04 \x01(\x0b\x32\x1a.runway.scheduler.v1.YieldH\x00\x42\x08\n\x06result\"^\n\x05Yield\x12\x17\n\x06reason\x18\x01 \x01(\tB\x07\xbaH\x04r\x02\x18\x64\x12<\n\x08\x63ommands\x18\x02 \x03(\x0b\x32 .runway.scheduler.v1.CommandItemB\x08\xbaH\x05\x92\x01\x02\x10\x64\"\\\n\x17\x43ompleteAttemptsRequest\x12\x41\n\x0b\x63ompletions\x18\x01 \x03(\x0b\x32\x1f.runway.scheduler.v1.CompletionB\x0b\xbaH\x08\x92\x01\x05\x08\x01\x10\xe8\x07\"P\n\x10\x43ompletionResult\x12\x10\n\x08recorded\x18\x01 \x01(\x08\x12*\n\x05\x65rror\x18\x02 \x01(\x0b\x32\x1b.runway.common.v1.ItemError\"R\n\x18\x43ompleteAttemptsResponse\x12\x36\n\x07results\x18\x01 \x03(\x0b\x32%.runway.scheduler.v1.CompletionResult\"\x8c\x01\n\x0b\x43ommandItem\x12\x18\n\x04slot\x18\x01 \x01(\tB\n\xbaH\x07r\x05\x10\x01\x18\xc8\x01\x12:\n\x04type\x18\x02 \x01(\x0e\x32 .runway.scheduler.v1.CommandTypeB\n\xbaH\x07\x82\x01\x04\x10\x01 \x00\x12\'\n\x07payload\x18\x03 \x01(\x0b\x32\x16.google.protobuf.Value\"r\n\x0f\x41ttemptCommands\x12\x1f\n\x0blease_token\x18\x01 \x01(\x0c\x42\n\xbaH\x07z\x05\x10\x01\x18\x80\x08\x12>\n\x08\x63ommands\x18\x02 \x03(\x0b\x32 .runway.scheduler.v1.CommandItemB\n\xbaH\x07\x92\x01\x04\x08\x01\x10\x64\"\\\n\x15RecordCommandsRequest\x12\x43\n\x08\x61ttempts\x18\x01 \x03(\x0b\x32$.runway.scheduler.v1.AttemptCommandsB\x0b\xbaH\x08\x92\x01\x05\x08\x01\x10\xc8\x01\"N\n\x0e\x43ommandsResult\x12\x10\n\x08recorded\x18\x01 \x01(\x08\x12*\n\x05\x65rror\x18\x02 \x01(\x0b\x32\x1b.runway.common.v1.ItemError\"N\n\x16RecordCommandsResponse\x12\x34\n\x07results\x18\x01 \x03(\x0b\x32#.runway.scheduler.v1.CommandsResult\"A\n\x07Renewal\x12\x1f\n\x0blease_token\x18\x01 \x01(\x0c\x42\n\xbaH\x07z\x05\x10\x01\x18\x80\x08\x12\x15\n\rrefused_epoch\x18\x02 \x01(\x03\"Q\n\x12RenewLeasesRequest\x12;\n\x08renewals\x18\x01 \x03(\x0b\x32\x1c.runway.scheduler.v1.RenewalB\x0b\xbaH\x08\x92\x01\x05\x08\x01\x10\xe8\x07\"\x95\x01\n\rRenewalResult\x12\x13\n\x0blease_token\x18\x01 \x01(\x0c\x12\x34\n\x10token_expires_at\x18\x02 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\r\n\x05\x65poch\x18\x03 \x01(\x03\x12*\n\x05\x65rror\x18\x04 \x01(\x0b\x32\x1b.runway.common.v1.ItemError\"J\n\x13RenewLeasesResponse\x12\x33\n\x07results\x18\x01 \x03(\x0b\x32\".runway.scheduler.v1.RenewalResult*\x91\x01\n\x0bLeaseStatus\x12\x1c\n\x18LEASE_STATUS_UNSPECIFIED\x10\x00\x12\x15\n\x11LEASE_STATUS_LIVE\x10\x01\x12\x17\n\x13LEASE_STATUS_FENCED\x10\x02\x12\x1a\n\x16LEASE_STATUS_CANCELLED\x10\x03\x12\x18\n\x14LEASE_STATUS_UNKNOWN\x10\x04*\xa6\x01\n\x0b\x43ommandType\x12\x1c\n\x18\x43OMMAND_TYPE_UNSPECIFIED\x10\x00\x12\x16\n\x12\x43OMMAND_TYPE_SPAWN\x10\x01\x12\x17\n\x13\x43OMMAND_TYPE_EXPAND\x10\x02\x12\x15\n\x11\x43OMMAND_TYPE_WAIT\x10\x03\x12\x19\n\x15\x43OMMAND_TYPE_APPROVAL\x10\x04\x12\x16\n\x12\x43OMMAND_TYPE_INPUT\x10\x05\x32\xcf\x04\n\rWorkerService\x12l\n\rClaimAttempts\x12).runway.scheduler.v1.ClaimAttemptsRequest\x1a*.runway.scheduler.v1.ClaimAttemptsResponse\"\x04\xa8\xbb\x18\x03\x12|\n\x11HeartbeatAttempts\x12-.runway.scheduler.v1.HeartbeatAttemptsRequest\x1a..runway.scheduler.v1.HeartbeatAttemptsResponse\"\x08\xa8\xbb\x18\x03\xb0\xbb\x18\x02\x12u\n\x10\x43ompleteAttempts\x12,.runway.scheduler.v1.CompleteAttemptsRequest\x1a-.runway.scheduler.v1.CompleteAttemptsResponse\"\x04\xa8\xbb\x18\x03\x12o\n\x0eRecordCommands\x12*.runway.scheduler.v1.RecordCommandsRequest\x1a+.runway.scheduler.v1.RecordCommandsResponse\"\x04\xa8\xbb\x18\x03\x12j\n\x0bRenewLeases\x12\'.runway.scheduler.v1.RenewLeasesRequest\x1a(.runway.scheduler.v1.RenewLeasesResponse\"\x08\xa8\xbb\x18\x03\xb0\xbb\x18\x02\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -91,10 +91,10 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_WORKERSERVICE'].methods_by_name['RecordCommands']._serialized_options = b'\250\273\030\003'
   _globals['_WORKERSERVICE'].methods_by_name['RenewLeases']._loaded_options = None
   _globals['_WORKERSERVICE'].methods_by_name['RenewLeases']._serialized_options = b'\250\273\030\003\260\273\030\002'
-  _globals['_LEASESTATUS']._serialized_start=3007
-  _globals['_LEASESTATUS']._serialized_end=3152
-  _globals['_COMMANDTYPE']._serialized_start=3155
-  _globals['_COMMANDTYPE']._serialized_end=3321
+  _globals['_LEASESTATUS']._serialized_start=3029
+  _globals['_LEASESTATUS']._serialized_end=3174
+  _globals['_COMMANDTYPE']._serialized_start=3177
+  _globals['_COMMANDTYPE']._serialized_end=3343
   _globals['_CLAIMATTEMPTSREQUEST']._serialized_start=252
   _globals['_CLAIMATTEMPTSREQUEST']._serialized_end=500
   _globals['_LEASE']._serialized_start=503
@@ -106,37 +106,37 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_HEARTBEATATTEMPTSREQUEST']._serialized_start=1215
   _globals['_HEARTBEATATTEMPTSREQUEST']._serialized_end=1335
   _globals['_HEARTBEATRESULT']._serialized_start=1338
-  _globals['_HEARTBEATRESULT']._serialized_end=1480
-  _globals['_HEARTBEATATTEMPTSRESPONSE']._serialized_start=1482
-  _globals['_HEARTBEATATTEMPTSRESPONSE']._serialized_end=1564
-  _globals['_COMPLETION']._serialized_start=1567
-  _globals['_COMPLETION']._serialized_end=1757
-  _globals['_YIELD']._serialized_start=1759
-  _globals['_YIELD']._serialized_end=1853
-  _globals['_COMPLETEATTEMPTSREQUEST']._serialized_start=1855
-  _globals['_COMPLETEATTEMPTSREQUEST']._serialized_end=1947
-  _globals['_COMPLETIONRESULT']._serialized_start=1949
-  _globals['_COMPLETIONRESULT']._serialized_end=2029
-  _globals['_COMPLETEATTEMPTSRESPONSE']._serialized_start=2031
-  _globals['_COMPLETEATTEMPTSRESPONSE']._serialized_end=2113
-  _globals['_COMMANDITEM']._serialized_start=2116
-  _globals['_COMMANDITEM']._serialized_end=2256
-  _globals['_ATTEMPTCOMMANDS']._serialized_start=2258
-  _globals['_ATTEMPTCOMMANDS']._serialized_end=2372
-  _globals['_RECORDCOMMANDSREQUEST']._serialized_start=2374
-  _globals['_RECORDCOMMANDSREQUEST']._serialized_end=2466
-  _globals['_COMMANDSRESULT']._serialized_start=2468
-  _globals['_COMMANDSRESULT']._serialized_end=2546
-  _globals['_RECORDCOMMANDSRESPONSE']._serialized_start=2548
-  _globals['_RECORDCOMMANDSRESPONSE']._serialized_end=2626
-  _globals['_RENEWAL']._serialized_start=2628
-  _globals['_RENEWAL']._serialized_end=2693
-  _globals['_RENEWLEASESREQUEST']._serialized_start=2695
-  _globals['_RENEWLEASESREQUEST']._serialized_end=2776
-  _globals['_RENEWALRESULT']._serialized_start=2779
-  _globals['_RENEWALRESULT']._serialized_end=2928
-  _globals['_RENEWLEASESRESPONSE']._serialized_start=2930
-  _globals['_RENEWLEASESRESPONSE']._serialized_end=3004
-  _globals['_WORKERSERVICE']._serialized_start=3324
-  _globals['_WORKERSERVICE']._serialized_end=3915
+  _globals['_HEARTBEATRESULT']._serialized_end=1502
+  _globals['_HEARTBEATATTEMPTSRESPONSE']._serialized_start=1504
+  _globals['_HEARTBEATATTEMPTSRESPONSE']._serialized_end=1586
+  _globals['_COMPLETION']._serialized_start=1589
+  _globals['_COMPLETION']._serialized_end=1779
+  _globals['_YIELD']._serialized_start=1781
+  _globals['_YIELD']._serialized_end=1875
+  _globals['_COMPLETEATTEMPTSREQUEST']._serialized_start=1877
+  _globals['_COMPLETEATTEMPTSREQUEST']._serialized_end=1969
+  _globals['_COMPLETIONRESULT']._serialized_start=1971
+  _globals['_COMPLETIONRESULT']._serialized_end=2051
+  _globals['_COMPLETEATTEMPTSRESPONSE']._serialized_start=2053
+  _globals['_COMPLETEATTEMPTSRESPONSE']._serialized_end=2135
+  _globals['_COMMANDITEM']._serialized_start=2138
+  _globals['_COMMANDITEM']._serialized_end=2278
+  _globals['_ATTEMPTCOMMANDS']._serialized_start=2280
+  _globals['_ATTEMPTCOMMANDS']._serialized_end=2394
+  _globals['_RECORDCOMMANDSREQUEST']._serialized_start=2396
+  _globals['_RECORDCOMMANDSREQUEST']._serialized_end=2488
+  _globals['_COMMANDSRESULT']._serialized_start=2490
+  _globals['_COMMANDSRESULT']._serialized_end=2568
+  _globals['_RECORDCOMMANDSRESPONSE']._serialized_start=2570
+  _globals['_RECORDCOMMANDSRESPONSE']._serialized_end=2648
+  _globals['_RENEWAL']._serialized_start=2650
+  _globals['_RENEWAL']._serialized_end=2715
+  _globals['_RENEWLEASESREQUEST']._serialized_start=2717
+  _globals['_RENEWLEASESREQUEST']._serialized_end=2798
+  _globals['_RENEWALRESULT']._serialized_start=2801
+  _globals['_RENEWALRESULT']._serialized_end=2950
+  _globals['_RENEWLEASESRESPONSE']._serialized_start=2952
+  _globals['_RENEWLEASESRESPONSE']._serialized_end=3026
+  _globals['_WORKERSERVICE']._serialized_start=3346
+  _globals['_WORKERSERVICE']._serialized_end=3937
 # @@protoc_insertion_point(module_scope)

@@ -331,10 +331,15 @@ class HeartbeatResult(google.protobuf.message.Message):
     STATUS_FIELD_NUMBER: builtins.int
     LEASE_TOKEN_FIELD_NUMBER: builtins.int
     TOKEN_EXPIRES_AT_FIELD_NUMBER: builtins.int
+    PLEASE_YIELD_FIELD_NUMBER: builtins.int
     status: Global___LeaseStatus.ValueType
     """What the authority thinks."""
     lease_token: builtins.bytes
     """A new token when half of the old one's life has passed; else empty."""
+    please_yield: builtins.bool
+    """Somebody drains what this attempt is of (its shard, queue or worker): finish soon, or yield at a checkpoint. Only asked: it
+    goes on for as long as it wants.
+    """
     @property
     def token_expires_at(self) -> google.protobuf.timestamp_pb2.Timestamp:
         """When the new token expires."""
@@ -345,10 +350,11 @@ class HeartbeatResult(google.protobuf.message.Message):
         status: Global___LeaseStatus.ValueType = ...,
         lease_token: builtins.bytes = ...,
         token_expires_at: google.protobuf.timestamp_pb2.Timestamp | None = ...,
+        please_yield: builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: typing_extensions.TypeAlias = typing.Literal["token_expires_at", b"token_expires_at"]
     def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
-    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["lease_token", b"lease_token", "status", b"status", "token_expires_at", b"token_expires_at"]
+    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["lease_token", b"lease_token", "please_yield", b"please_yield", "status", b"status", "token_expires_at", b"token_expires_at"]
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
 
 Global___HeartbeatResult: typing_extensions.TypeAlias = HeartbeatResult

@@ -1,0 +1,70 @@
+"""Calls of operators: the scheduler's ControlService, by the installation's secret and not by an API key.
+
+The secret is RUNWAY_SERVICE_SECRET, else the file `service-secret` beside the profile of a `runway dev`. Can go wrong: a secret
+in the wrong place. It travels in metadata only, and is never printed.
+"""
+
+import getpass
+import os
+import socket
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from libs.cli.output import wrong_usage
+
+if TYPE_CHECKING:
+    from google.protobuf.message import Message
+
+SECRET_METADATA = "runway-service-secret"  # noqa: S105 - the name of a header
+SECRET_FILE = "service-secret"  # noqa: S105 - the name of a file
+
+HOW_TO_NAME_IT = "no secret: set RUNWAY_SERVICE_SECRET to the installation's, or go to the folder of a `runway dev`"
+
+Ask = Callable[[str, "Message"], Awaitable[Any]]
+
+
+def actor() -> str:
+    """Who is at the keyboard, as far as this machine knows."""
+    try:
+        user = getpass.getuser()
+    except (KeyError, OSError):
+        user = str(os.getuid())
+    return f"{user}@{socket.gethostname()}"
+
+
+def _secret() -> str:
+    return os.environ.get("RUNWAY_SERVICE_SECRET", "") or _kept() or wrong_usage(HOW_TO_NAME_IT)
+
+
+def _kept() -> str:
+    """The secret of a `runway dev`; empty: there is none."""
+    from runway_sdk.connection import PROFILE
+
+    named = os.environ.get("RUNWAY_PROFILE", "")
+    here = Path.cwd().resolve()
+    for profile in [Path(named)] if named else [folder / PROFILE for folder in (here, *here.parents)]:
+        kept = profile.parent / SECRET_FILE
+        if profile.is_file() and kept.is_file():
+            return kept.read_text().strip()
+    return ""
+
+
+@asynccontextmanager
+async def operators() -> AsyncIterator[Ask]:
+    """`await ask("PutHold", request)` at the scheduler's control port."""
+    from runway.scheduler.v1 import control_service_pb2_grpc
+    from runway_sdk.connection import Connection, find_target
+
+    connection = Connection(find_target())
+    connection.metadata = ((SECRET_METADATA, _secret()),)
+    stub = control_service_pb2_grpc.ControlServiceStub(connection.control("scheduler"))
+
+    async def ask(method: str, request: "Message") -> Any:
+        return await connection.call(getattr(stub, method), request)
+
+    try:
+        yield ask
+    finally:
+        await connection.close()

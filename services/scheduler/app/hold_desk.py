@@ -1,0 +1,210 @@
+"""What operators ask about holds: place, release, list, and queues with the holds on them. Each change has its who and why.
+
+An answer says which processes act on the change: each writes down the revision it acts on, and the answer waits a moment for
+those that etcd names. Can go wrong: a process that is away. It is named as one that has not acted; it may go on granting
+until it reads the table again, or until its leadership ends.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+from libs.kernel.clock import Clock
+from libs.kernel.refusal import Reason, Refusal, invalid_field
+from libs.kernel.values import value
+from services.scheduler.domain.holds import (
+    Extent,
+    Hold,
+    HoldKind,
+    HoldMode,
+    Holds,
+    Place,
+    Placed,
+    QueueRow,
+    Target,
+    target_of,
+)
+
+LOOK_S = 0.03
+HEARD_MS = 180_000
+"""A process that said nothing for so long is not asked about."""
+SEEN_MS = 60_000
+"""A worker seen since then counts."""
+GRAMMAR = {
+    HoldKind.SHARD: "a number from 0 to 63",
+    HoldKind.QUEUE: "`tenant`, `tenant/project`, or a handler as `workflow.step@build`",
+    HoldKind.WORKER: "`tenant/worker_id`",
+}
+
+
+class HoldRows(Protocol):
+    """The table."""
+
+    async def place(self, asked: Hold) -> Placed:
+        """Holds a name."""
+        ...
+
+    async def release(self, kind: HoldKind, name: str, hold_id: int, actor: str, reason: str, now_ms: int) -> Placed | None:
+        """Ends the hold in force on a name."""
+        ...
+
+    async def on_name(self, kind: HoldKind, name: str) -> Hold | None:
+        """The hold in force on a name."""
+        ...
+
+    async def listed(self, kind: int, released: bool, below: int, limit: int) -> list[Hold]:
+        """Newest first."""
+        ...
+
+    async def in_force(self) -> Holds:
+        """The holds in force."""
+        ...
+
+    async def acknowledged(self, since_ms: int) -> Mapping[str, int]:
+        """Revision by process."""
+        ...
+
+    async def extent(self, target: Target, since_ms: int) -> Extent:
+        """What a hold of it stops."""
+        ...
+
+    async def queues(self, target: Target | None, after: tuple[str, str, str], since_ms: int, limit: int) -> list[QueueRow]:
+        """Queues with something in them."""
+        ...
+
+
+@value(frozen=True, slots=True)
+class Acting:
+    """A scheduler process, and whether it acts on a change."""
+
+    member_id: str
+    address: str
+    acted: bool
+
+
+@value(frozen=True, slots=True)
+class Answered:
+    """What became of a request."""
+
+    hold: Hold
+    extent: Extent
+    acting: list[Acting]
+    changed: bool
+
+
+@value(frozen=True, slots=True)
+class HoldAsk:
+    """What to hold or to release, by whom and why."""
+
+    kind: HoldKind
+    name: str
+    reason: str
+    actor: str
+    dry_run: bool
+
+
+@dataclass(slots=True)
+class HoldDesk:
+    """All of it, in one process."""
+
+    rows: HoldRows
+    clock: Clock
+    members: Callable[[], Mapping[str, str]]
+    """Live scheduler processes as etcd names them, with their addresses."""
+    obey: Callable[[], Awaitable[None]]
+    """This process acts on the table at once."""
+    wait_ms: int = 1_500
+
+    async def put(self, ask: HoldAsk, mode: HoldMode, *, unseen: bool) -> Answered:
+        """Holds or drains."""
+        target = _checked(ask)
+        extent = await self.rows.extent(target, self.clock.now_ms() - SEEN_MS)
+        if not extent.seen and not unseen:
+            raise _unknown(ask)
+        asked = Hold(0, ask.kind, ask.name, mode, ask.reason, ask.actor, self.clock.now_ms())
+        if ask.dry_run:
+            return Answered(asked, extent, [], changed=False)
+        placed = await self.rows.place(asked)
+        return Answered(placed.hold, extent, await self._acting(placed.revision), placed.changed)
+
+    async def release(self, ask: HoldAsk, hold_id: int) -> Answered:
+        """Ends a hold."""
+        target = _checked(ask)
+        held = await self.rows.on_name(ask.kind, ask.name)
+        if held is None:
+            raise await self._not_held(ask)
+        if hold_id and held.hold_id != hold_id:
+            raise _another(ask, hold_id, held)
+        extent = await self.rows.extent(target, self.clock.now_ms() - SEEN_MS)
+        if ask.dry_run:
+            return Answered(held, extent, [], changed=False)
+        now_ms = self.clock.now_ms()
+        placed = await self.rows.release(ask.kind, ask.name, held.hold_id, ask.actor, ask.reason, now_ms)
+        if placed is None:  # somebody released it a moment ago
+            raise await self._not_held(ask)
+        return Answered(placed.hold, extent, await self._acting(placed.revision), changed=True)
+
+    async def listed(self, kind: int, released: bool, below: int, limit: int) -> tuple[list[Hold], list[Acting]]:
+        """Holds, and who acts on all changes so far."""
+        holds = await self.rows.listed(kind, released, below, limit)
+        return holds, await self._who((await self.rows.in_force()).revision)
+
+    async def queues(self, name: str, after: tuple[str, str, str], limit: int) -> list[tuple[QueueRow, list[Hold]]]:
+        """Queues with the holds that stop each as a whole."""
+        target = target_of(HoldKind.QUEUE, name) if name else None
+        if name and target is None:
+            raise invalid_field("name", "is no queue", f"send {GRAMMAR[HoldKind.QUEUE]}")
+        rows = await self.rows.queues(target, after, self.clock.now_ms() - SEEN_MS, limit)
+        holds = await self.rows.in_force()
+        return [(row, holds.on(Place(-1, row.tenant, row.project, row.handler))) for row in rows]
+
+    async def _acting(self, revision: int) -> list[Acting]:
+        """Waits a moment until every live process acts on a revision; who does."""
+        ends_ms = self.clock.monotonic_ms() + self.wait_ms
+        await self.obey()
+        while True:
+            found = await self._who(revision)
+            if all(one.acted for one in found) or self.clock.monotonic_ms() >= ends_ms:
+                return found
+            await asyncio.sleep(LOOK_S)
+
+    async def _who(self, revision: int) -> list[Acting]:
+        said = await self.rows.acknowledged(self.clock.now_ms() - HEARD_MS)
+        members = self.members()
+        return [Acting(member, members[member], said.get(member, -1) >= revision) for member in sorted(members)]
+
+    async def _not_held(self, ask: HoldAsk) -> Refusal:
+        """Why there is nothing to release: it never was held, or somebody released it."""
+        before = [hold for hold in await self.rows.listed(int(ask.kind), True, 2**62, 500) if hold.name == ask.name]
+        text = f"no {ask.kind.name.lower()} {ask.name!r} is held"
+        if before:
+            text += f": {before[0].released_by} released it before ({before[0].release_reason})"
+        return Refusal(Reason.NOT_FOUND, text, field="name", remedy="`runway hold list` shows what is held")
+
+
+def _checked(ask: HoldAsk) -> Target:
+    if not ask.reason.strip():
+        raise invalid_field("reason", "is empty", "say why, for whoever looks at this later")
+    target = target_of(ask.kind, ask.name)
+    if target is None:
+        raise invalid_field("name", f"names no {ask.kind.name.lower()}", f"send {GRAMMAR[ask.kind]}")
+    return target
+
+
+def _unknown(ask: HoldAsk) -> Refusal:
+    return Refusal(
+        Reason.NOT_FOUND,
+        f"no {ask.kind.name.lower()} {ask.name!r} was seen here: it has no ticket, no live attempt and no worker",
+        field="name",
+        remedy="check the name; to hold it before anything of it comes, say so (`unseen`, `--unseen`)",
+    )
+
+
+def _another(ask: HoldAsk, hold_id: int, held: Hold) -> Refusal:
+    return Refusal(
+        Reason.VERSION_CONFLICT,
+        f"{ask.name!r} is held by hold {held.hold_id} of {held.actor}, not by {hold_id}",
+        field="hold_id",
+        remedy="look at `runway hold list`, then release that one if you mean it",
+    )

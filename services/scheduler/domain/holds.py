@@ -1,0 +1,164 @@
+"""What operators hold back: names of what can be held, and what a set of holds stops. Pure.
+
+Authoritative for the words: a queue is a tenant, a project of one (`tenant/project`) or a handler (it holds an `@`) of every
+tenant; a worker is `tenant/worker_id`; a shard is its number. Can go wrong: a name that means nothing. `problem_with` says so
+before anything is stored.
+"""
+
+from collections.abc import Collection, Iterable, Mapping
+from enum import IntEnum
+
+from libs.kernel.ids import SHARDS
+from libs.kernel.values import value
+
+
+class HoldKind(IntEnum):
+    """What is held."""
+
+    SHARD = 1
+    QUEUE = 2
+    WORKER = 3
+
+
+class HoldMode(IntEnum):
+    """HOLD: nothing new is granted. DRAIN: and live attempts are asked to end soon."""
+
+    HOLD = 1
+    DRAIN = 2
+
+
+@value(frozen=True, slots=True)
+class Hold:
+    """A hold, in force while `released_ms` is 0."""
+
+    hold_id: int
+    kind: HoldKind
+    name: str
+    mode: HoldMode
+    reason: str
+    actor: str
+    at_ms: int
+    released_ms: int = 0
+    released_by: str = ""
+    release_reason: str = ""
+
+
+@value(frozen=True, slots=True)
+class Placed:
+    """A hold as stored, the revision that says so, and whether it was news."""
+
+    hold: Hold
+    revision: int
+    changed: bool
+
+
+@value(frozen=True, slots=True)
+class Extent:
+    """What a hold stops. `seen`: whether anything of that name was ever seen."""
+
+    queued: int
+    live: int
+    workers: int
+    seen: bool
+
+
+@value(frozen=True, slots=True)
+class QueueRow:
+    """Tickets of one handler in one project."""
+
+    tenant: str
+    project: str
+    handler: str
+    waiting: int
+    oldest_ms: int
+    live: int
+    workers: int
+
+
+@value(frozen=True, slots=True)
+class Target:
+    """What is held, taken apart; what is not named is empty, and -1 is no shard."""
+
+    kind: HoldKind
+    shard: int = -1
+    tenant: str = ""
+    project: str = ""
+    handler: str = ""
+    worker_id: str = ""
+
+
+@value(frozen=True, slots=True)
+class Place:
+    """Where a ticket or an attempt belongs."""
+
+    shard: int
+    tenant: str
+    project: str
+    handler: str
+
+    @property
+    def names(self) -> tuple[tuple[HoldKind, str], ...]:
+        """Everything whose hold stops it."""
+        return (
+            (HoldKind.SHARD, str(self.shard)),
+            (HoldKind.QUEUE, self.tenant),
+            (HoldKind.QUEUE, f"{self.tenant}/{self.project}"),
+            (HoldKind.QUEUE, self.handler),
+        )
+
+
+def target_of(kind: HoldKind, name: str) -> Target | None:
+    """What a name means; None: nothing."""
+    if kind is HoldKind.SHARD:
+        shard = int(name) if name.isascii() and name.isdigit() and len(name) <= 2 else SHARDS
+        return Target(kind, shard=shard) if shard < SHARDS and str(shard) == name else None
+    if kind is HoldKind.QUEUE and "@" in name:
+        return Target(kind, handler=name)
+    tenant, slash, rest = name.partition("/")
+    if not tenant or (slash and not rest) or (kind is HoldKind.WORKER and not rest):
+        return None
+    if kind is HoldKind.WORKER:
+        return Target(kind, tenant=tenant, worker_id=rest)
+    return Target(kind, tenant=tenant, project=rest) if "/" not in rest else None
+
+
+class Holds:
+    """The holds in force, for quick questions."""
+
+    def __init__(self, holds: Iterable[Hold] = (), revision: int = -1) -> None:
+        self.revision = revision
+        self._by_name = {(hold.kind, hold.name): hold for hold in holds}
+
+    def __bool__(self) -> bool:
+        return bool(self._by_name)
+
+    def on(self, place: Place) -> list[Hold]:
+        """Holds that stop a ticket there."""
+        if not self._by_name:
+            return []
+        return [hold for name in place.names if (hold := self._by_name.get(name)) is not None]
+
+    def stops(self, place: Place) -> bool:
+        """Whether a ticket there is held back."""
+        return bool(self._by_name) and any(name in self._by_name for name in place.names)
+
+    def stops_worker(self, tenant: str, worker_id: str) -> bool:
+        """Whether a worker gets nothing."""
+        return bool(self._by_name) and (HoldKind.WORKER, f"{tenant}/{worker_id}") in self._by_name
+
+    def asks_to_yield(self, place: Place, worker_id: str) -> bool:
+        """Whether a live attempt there is asked to end soon."""
+        if not self._by_name:
+            return False
+        names = (*place.names, (HoldKind.WORKER, f"{place.tenant}/{worker_id}"))
+        return any((hold := self._by_name.get(name)) is not None and hold.mode is HoldMode.DRAIN for name in names)
+
+
+def successors_of(shards: Iterable[int], leaders: Mapping[int, str], members: Collection[str], to: str = "") -> dict[int, str]:
+    """Who takes each shard: `to`, else the members that do not lead it now, in turn; without one it is left out."""
+    found: dict[int, str] = {}
+    for turn, shard in enumerate(sorted(shards)):
+        others = sorted(member for member in members if member != leaders.get(shard, "") and (not to or member == to))
+        if others:
+            found[shard] = others[turn % len(others)]
+    return found
