@@ -1,4 +1,4 @@
-"""Calls of operators: the scheduler's ControlService, by the installation's secret and not by an API key.
+"""Calls of operators: the scheduler's ControlService and ShareService, by the installation's secret and not by an API key.
 
 The secret is RUNWAY_SERVICE_SECRET, else the file `service-secret` beside the profile of a `runway dev`. Can go wrong: a secret
 in the wrong place. It travels in metadata only, and is never printed.
@@ -52,14 +52,17 @@ def _kept() -> str:
 
 
 @asynccontextmanager
-async def operators() -> AsyncIterator[Ask]:
-    """`await ask("PutHold", request)` at the scheduler's control port."""
-    from runway.scheduler.v1 import control_service_pb2_grpc
+async def operators(*, of_shares: bool = False) -> AsyncIterator[Ask]:
+    """`await ask("PutHold", request)` at the scheduler's control port; of its ShareService where that is wanted."""
+    from runway.scheduler.v1 import control_service_pb2_grpc, share_service_pb2_grpc
     from runway_sdk.connection import Connection, find_target
 
     connection = Connection(find_target())
     connection.metadata = ((SECRET_METADATA, _secret()),)
-    stub = control_service_pb2_grpc.ControlServiceStub(connection.control("scheduler"))
+    channel = connection.control("scheduler")
+    stub: Any = (
+        share_service_pb2_grpc.ShareServiceStub(channel) if of_shares else control_service_pb2_grpc.ControlServiceStub(channel)
+    )
 
     async def ask(method: str, request: "Message") -> Any:
         return await connection.call(getattr(stub, method), request)

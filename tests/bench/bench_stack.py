@@ -84,8 +84,9 @@ class Bench:
         return {kind: round(size, 1) for kind, size in found.items()}
 
     def rss_mb_of_each(self) -> dict[str, float]:
-        """Memory now, by process; PostgreSQL's backends, which come and go, as one."""
+        """Memory now, by process; PostgreSQL's, which come and go, by their mean."""
         found: dict[str, float] = {}
+        backends: list[float] = []
         for process in self.processes():
             try:
                 kind, info, command = kind_of(process), process.memory_info(), process.cmdline()
@@ -93,7 +94,12 @@ class Bench:
                 continue
             if kind == "services":
                 kind = " ".join(word for word in command[command.index("host") + 1 :] if word in SERVICES) or kind
+            if kind == "postgres":
+                backends.append((info.rss - info.shared) / 1e6)
+                continue
             found[kind] = found.get(kind, 0.0) + (info.rss - info.shared) / 1e6
+        if backends:
+            found["a process of postgres"] = statistics.mean(backends)
         return {kind: round(size, 1) for kind, size in found.items()}
 
     async def wal_bytes(self) -> int:

@@ -1,7 +1,7 @@
 """Steady load for as long as you like: so many runs of twenty steps a second, and what each process's memory does meanwhile.
 
 A process per service, retention of a minute, so that whatever is kept for longer than a run lives shows. Memory is a process's own
-(without shared pages), sampled every few seconds; PostgreSQL's backends and the worker count too, each kind as one. The first sixth is
+(without shared pages), sampled every few seconds; PostgreSQL's processes by their mean. The first sixth is
 for warming up: caches that are bounded fill. Flat is: the median of the last sixth is at most a tenth and 8 MB above that of the
 second. Can go wrong: a load that the machine cannot carry; then runs pile up, which is said and is not flat.
 """

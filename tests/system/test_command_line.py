@@ -132,3 +132,23 @@ async def test_operators_hold_drain_and_release(stack: Stack) -> None:
     released = json.loads(await runway(stack, "shard", "release", "3", *why))
     assert released == [{"shard_id": 3, "returned": False, "released": True}]
     assert json.loads(await runway(stack, "queue", "describe", "-o", "json")) == []
+
+
+@pytest.mark.requirement("sched.fair")
+async def test_operators_look_at_shares_and_change_them(stack: Stack) -> None:
+    why = ("--reason", "a test", "-o", "json")
+    await runway(stack, "share", "put", "dev", *why, code=2)  # nothing to change
+    await runway(stack, "share", "put", "dev", "--weight", "2", code=2)  # no reason
+    await runway(stack, "share", "put", "dev/p", "--weight", "2", *why, code=1)  # a project has none
+    put = json.loads(await runway(stack, "share", "put", "dev", "--weight", "2", "--most-leases", "900", *why))
+    assert (put["weight"], put["most_leases"]) == (2, 900)
+    await runway(stack, "share", "put", "dev", "--weight", "3", "--expected-version", "1", *why, code=1)
+    rows = json.loads(await runway(stack, "share", "list", "-o", "json"))
+    row = next(row for row in rows if row["tenant"] == "dev" and not row["project"])
+    assert (row["weight"], row["most_leases"], row["live_leases"]) == (2, 900, 0)
+    await runway(stack, "share", "policy", "--reserve", "200", code=2)  # no reason
+    policy = json.loads(await runway(stack, "share", "policy", "--reserve", "200", "--half-life-s", "60", *why))
+    assert (policy["reserve_permille"], policy["migration_permille"]) == (200, 500)
+    assert json.loads(await runway(stack, "share", "policy", "-o", "json")) == policy
+    changes = json.loads(await runway(stack, "share", "changes", "-o", "json"))
+    assert [change["reason"] for change in changes] == ["a test", "a test"]

@@ -47,7 +47,7 @@ def beat_attempts(ports: Ports, book: Book, worker_id: str, who: Asker, beats: S
         if answer is Answer.LIVE and lease is not None:
             book.heard += 1
             place = Place(lease.shard, lease.tenant, lease.project, lease.contract.handler)
-            please_yield = bool(holds) and holds.asks_to_yield(place, lease.worker_id)
+            please_yield = bool(holds) and holds.asks_to_yield(place, lease.fleet or lease.tenant, lease.worker_id)
             if now_ms >= lease.renew_ms:
                 signed = ports.tokens.sign(lease, lease.epoch)
                 lease.renew_ms = now_ms + ports.limits.token_life_ms // 2

@@ -10,7 +10,6 @@ it. A commit whose answer was lost: the rows are read again before anything else
 """
 
 import asyncio
-from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
@@ -22,7 +21,7 @@ from libs.runtime.faults import fault_point
 from libs.telemetry.catalogue import CLAIM_CYCLE_SECONDS, GRANTS
 from libs.telemetry.logs import get_logger
 from services.scheduler.app.book import Book, Heard
-from services.scheduler.app.claims import ClaimAsk, GrantedLease
+from services.scheduler.app.claims import AnsweredClaims, ClaimAsk, GrantedLease
 from services.scheduler.app.explain_lost import explain, look_again
 from services.scheduler.app.queue import Ready
 from services.scheduler.domain.asker import Asker
@@ -32,7 +31,6 @@ from services.scheduler.domain.ticket import Key, Ticket, TicketRow
 from services.scheduler.ports import GrantAsk, Granted, Ports, Tx
 
 log = get_logger(__name__)
-CLAIMS_REMEMBERED = 20_000
 REFUSED_PAUSE_S = 0.1
 """Whoever refused a cycle gets a moment: the polls still wait, and the next plan begins anew."""
 SETTLE_PAUSE_S = 0.005
@@ -74,7 +72,7 @@ class ClaimDesk:
     book: Book
     _waiting: dict[int, _Waiting] = field(default_factory=dict)
     _by_name: dict[tuple[Asker, UUID], _Waiting] = field(default_factory=dict)
-    _claims: "OrderedDict[tuple[Asker, UUID], dict[Key, StepFence]]" = field(default_factory=OrderedDict)
+    _answered: AnsweredClaims = field(default_factory=AnsweredClaims)
     _numbers: int = 0
     draining: Callable[[], bool] = lambda: False
     """Whether the process is on its way out, known before `close` is called."""
@@ -129,7 +127,8 @@ class ClaimDesk:
     def _idle(self) -> list[_Waiting]:
         """Polls that may be served now: no plan has them, and nobody holds their worker back."""
         holds = self.book.shelf.holds
-        return [w for w in self._waiting.values() if not w.busy and not holds.stops_worker(w.ask.tenant, w.ask.worker_id)]
+        waiting = [w for w in self._waiting.values() if not w.busy]
+        return [w for w in waiting if not holds.stops_worker(w.ask.who.owner, w.ask.worker_id)] if holds else waiting
 
     def answer_idle(self) -> None:
         """Answers polls that no plan has with nothing: those who lead are others now, and workers ask them anew."""
@@ -150,8 +149,8 @@ class ClaimDesk:
 
     async def _repeat(self, ask: ClaimAsk) -> list[GrantedLease] | None:
         """The leases that this claim got before and that live; None where it is new."""
-        held = dict(self._claims.get(ask.name, {}))
-        known = ask.name in self._claims
+        answered = self._answered.get(ask.name)
+        held, known = dict(answered or {}), answered is not None
         for lease in self.book.leases_of_claim(ask.claim_id):
             if lease.is_held_by(ask.who, ask.worker_id):
                 held[lease.key] = lease.fence
@@ -362,13 +361,10 @@ class ClaimDesk:
                 log.error("a token cannot be made", run_id=str(lease.run_id), step_key=lease.step_key, message=no.message)
                 continue
             answers.setdefault(waiting.number, []).append(GrantedLease(lease, row.input, row.traceparent, signed))
-            self._claims.setdefault(waiting.ask.name, {})[ask.key] = fence
-            self._claims.move_to_end(waiting.ask.name)
+            self._answered.add(waiting.ask.name, ask.key, fence)
             classes[lease.run_class] = classes.get(lease.run_class, 0) + 1
         for number, count in classes.items():
             GRANTS.labels(CLASS_NAMES.get(number, "automation")).inc(count)
-        while len(self._claims) > CLAIMS_REMEMBERED:
-            self._claims.popitem(last=False)
         return answers
 
 

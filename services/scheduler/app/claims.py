@@ -1,14 +1,47 @@
 """What a claim asks and what it is given. Values; authoritative for nothing.
 
-Can go wrong: a repeat that is taken for another claim. Who asks is part of a claim's name.
+Can go wrong: a repeat that is taken for another claim: who asks is part of a claim's name. And a memory of claims that
+grows with what each got: its bound is of leases. A repeat whose claim is forgotten still finds the leases that live, and is
+a new claim else.
 """
 
+from collections import OrderedDict
+from collections.abc import Mapping
 from uuid import UUID
 
+from libs.kernel.epochs import StepFence
 from libs.kernel.values import value
 from services.scheduler.domain.asker import Asker
 from services.scheduler.domain.lease import Lease
+from services.scheduler.domain.ticket import Key
 from services.scheduler.ports import Signed
+
+LEASES_REMEMBERED = 50_000
+
+Name = tuple[Asker, UUID]
+"""What a claim's repeat is known by."""
+
+
+class AnsweredClaims:
+    """What claims got lately, the oldest forgotten first."""
+
+    def __init__(self, most_leases: int = LEASES_REMEMBERED) -> None:
+        self._most_leases = most_leases
+        self._leases = 0
+        self._claims: OrderedDict[Name, dict[Key, StepFence]] = OrderedDict()
+
+    def get(self, name: Name) -> Mapping[Key, StepFence] | None:
+        """What a claim got; None where it is not known."""
+        return self._claims.get(name)
+
+    def add(self, name: Name, key: Key, fence: StepFence) -> None:
+        """A lease that a claim got. Its own claim is not forgotten, however many it gets."""
+        got = self._claims.setdefault(name, {})
+        self._leases += key not in got
+        got[key] = fence
+        self._claims.move_to_end(name)
+        while self._leases > self._most_leases and len(self._claims) > 1:
+            self._leases -= len(self._claims.popitem(last=False)[1])
 
 
 @value(frozen=True, slots=True)

@@ -146,11 +146,11 @@ class Holds:
         """Whether a worker gets nothing."""
         return bool(self._by_name) and (HoldKind.WORKER, f"{tenant}/{worker_id}") in self._by_name
 
-    def asks_to_yield(self, place: Place, worker_id: str) -> bool:
-        """Whether a live attempt there is asked to end soon."""
+    def asks_to_yield(self, place: Place, owner: str, worker_id: str) -> bool:
+        """Whether a live attempt there is asked to end soon. `owner`: the tenant of its worker's key."""
         if not self._by_name:
             return False
-        names = (*place.names, (HoldKind.WORKER, f"{place.tenant}/{worker_id}"))
+        names = (*place.names, (HoldKind.WORKER, f"{owner}/{worker_id}"))
         return any((hold := self._by_name.get(name)) is not None and hold.mode is HoldMode.DRAIN for name in names)
 
 

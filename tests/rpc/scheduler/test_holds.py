@@ -113,6 +113,25 @@ async def test_a_drained_worker_gets_nothing_and_is_asked_to_yield_but_never_kil
 
 
 @pytest.mark.requirement("sched.switch")
+async def test_a_drained_worker_of_a_fleet_is_named_by_its_keys_tenant(world: World) -> None:
+    replica = await world.replica()
+    for _ in range(2):
+        await world.ready(replica, new_run())
+    fleet = {"key": "rk_fleet", "worker": "f1"}
+    (lease,) = await claim(replica.worker(), slots=1, **fleet)
+    done = await put(replica, WORKER, "platform/f1", DRAIN)
+    assert (done.extent.live_leases, done.extent.queued_tickets) == (1, 0)
+    assert await claim(replica.worker(), slots=1, wait_ms=300, **fleet) == []
+    assert (await beat(replica.worker(), lease, **fleet)).please_yield
+    assert len(await claim(replica.worker(), slots=1, key="rk_fleet", worker="f2")) == 1, "the fleet goes on"
+
+    async def both_are_seen() -> bool:
+        (queue,) = (await control(replica).ListQueues(pb.ListQueuesRequest())).queues
+        return bool(queue.tenant == "a" and queue.workers == 2)
+
+    await wait_until(both_are_seen, what="workers of the fleet beside the queue they serve")
+
+
 async def test_a_hold_asks_nobody_to_yield_and_a_drain_takes_its_place(world: World) -> None:
     replica = await world.replica()
     run_id = new_run()

@@ -67,13 +67,14 @@ SELECT count(*) FILTER (WHERE t.state = 1 AND $5 = '') AS queued, count(*) FILTE
          WHERE $1 < 0 AND ($2 = '' OR w.tenant = $2) AND ($3 = '' OR w.project = $3)
            AND ($4 = '' OR $4 = ANY (string_to_array(w.handlers, E'\n'))) AND ($5 = '' OR w.worker_id = $5)) AS seen
   FROM ticket AS t
- WHERE t.open AND ($1::integer < 0 OR t.shard_id = $1) AND ($2::text = '' OR t.tenant = $2) AND ($3::text = '' OR t.project = $3)
+ WHERE t.open AND ($1::integer < 0 OR t.shard_id = $1) AND ($3::text = '' OR t.project = $3)
+   AND ($2::text = '' OR CASE WHEN $5 <> '' AND t.fleet <> '' THEN t.fleet ELSE t.tenant END = $2)   -- a worker is of its key's tenant
    AND ($4::text = '' OR t.handler = $4) AND ($5::text = '' OR t.worker_id = $5);
 
 -- name: read_queues
 -- What waits and what is live, by tenant, project and handler, after a name; workers seen since $7 that carry it.
 SELECT q.*, (SELECT count(*) FROM worker AS w
-              WHERE w.seen_ms >= $7 AND w.tenant = q.tenant AND w.project IN ('', q.project)
+              WHERE w.seen_ms >= $7 AND (w.fleet OR w.tenant = q.tenant AND w.project IN ('', q.project))
                 AND q.handler = ANY (string_to_array(w.handlers, E'\n'))) AS workers
   FROM (SELECT t.tenant, t.project, t.handler, count(*) FILTER (WHERE t.state = 1) AS waiting,
                coalesce(min(t.enqueued_ms) FILTER (WHERE t.state = 1), 0) AS oldest_ms,
