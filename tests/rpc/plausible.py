@@ -16,6 +16,7 @@ from runway.readiness.v1 import readiness_service_pb2 as rd
 from runway.reconciler.v1 import reconciler_service_pb2 as rc
 from runway.scheduler.v1 import control_service_pb2 as ct
 from runway.scheduler.v1 import scheduler_service_pb2 as sc
+from runway.scheduler.v1 import share_service_pb2 as sh
 from runway.scheduler.v1 import worker_service_pb2 as wk
 from runway_sdk.values import to_value
 
@@ -113,6 +114,13 @@ def good_requests(lease: wk.Lease, other_run: str) -> dict[str, list[Message]]:
         ("DrainShards", ct.DrainShardsRequest(shards=[1, 2], to="nobody", reason="r", actor="me")),
         ("ReturnShards", ct.ReturnShardsRequest(shards=[1], reason="r", actor="me")),
         ("ListQueues", ct.ListQueuesRequest(name="acme/p", page_size=2, page_token="a\nb\nc")),
+        ("GetShares", sh.GetSharesRequest()),
+        (
+            "PutShare",
+            sh.PutShareRequest(tenant="stranger", weight=3, most_leases=9, expected_version=0, actor="me", reason="r"),
+        ),
+        ("PutSharePolicy", sh.PutSharePolicyRequest(policy=sh.SharePolicy(reserve_permille=1), actor="me", reason="r")),
+        ("ListShareChanges", sh.ListShareChangesRequest(page_size=2, before_version=9)),
         ("ListTools", gw.ListToolsRequest()),
         ("RestoreCheckpoint", cp.RestoreCheckpointRequest()),
         ("ListCases", rc.ListCasesRequest(run_id=run, page_size=2, page_token="1")),

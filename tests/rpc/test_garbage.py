@@ -5,7 +5,9 @@ may store, but never break what comes after.
 """
 
 import asyncio
+import importlib
 import os
+import pkgutil
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,20 +17,14 @@ from uuid import UUID, uuid4
 import asyncpg
 import grpc
 import pytest
+import runway
 from google.protobuf import descriptor_pool
 from google.protobuf.message import Message
 from google.protobuf.message_factory import GetMessageClass
 from grpc_health.v1 import health_pb2, health_pb2_grpc
-from runway.checkpoint.v1 import checkpoint_service_pb2 as cp
 from runway.common.v1 import common_pb2, policy_pb2
-from runway.gateway.v1 import gateway_service_pb2 as gw
 from runway.internal.fence.v1 import lease_pb2
-from runway.launch.v1 import admin_service_pb2 as ad
 from runway.launch.v1 import launch_service_pb2 as la
-from runway.readiness.v1 import readiness_service_pb2 as rd
-from runway.reconciler.v1 import reconciler_service_pb2 as rc
-from runway.scheduler.v1 import control_service_pb2 as ct
-from runway.scheduler.v1 import scheduler_service_pb2 as sc
 from runway.scheduler.v1 import worker_service_pb2 as wk
 from runway_sdk import Client, Target
 
@@ -45,10 +41,22 @@ from tests.rpc.plausible import SPEC, good_requests
 
 SEED = int(os.environ.get("RUNWAY_TEST_SEED", "20260111"))
 ROUNDS = int(os.environ.get("RUNWAY_TEST_GARBAGE_ROUNDS", "14"))
+ORDER = (
+    "launch_service",
+    "readiness",
+    "scheduler_service",
+    "worker_service",
+    "scheduler",
+    "gateway",
+    "checkpoint",
+    "reconciler",
+)
+"""A run is known before it is asked for; keys are revoked last."""
 LONG_POLLS = ("ClaimAttempts", "WaitRun", "WaitEffect", "WatchRun", "InvokeTool", "Generate")
 """May outlast our patience: that is their purpose."""
 VOLATILE = (
     "outbox",
+    "share_use",
     "worker",
     "shard",
     "shard_reset",
@@ -109,9 +117,12 @@ class Target6:
 
 
 def methods() -> Iterator[tuple[str, Any]]:
-    """Every RPC of the services' packages: its path and descriptor."""
+    """Every RPC of the services' packages: its path and descriptor. Whatever contract there is, also a new one."""
     pool = descriptor_pool.Default()
-    for file in (la, rd, sc, wk, ct, gw, cp, rc, ad):
+    contracts = [p.name for p in pkgutil.walk_packages(runway.__path__, "runway.") if p.name.endswith("_service_pb2")]
+    public = [name for name in contracts if not name.startswith("runway.internal.")]
+    for name in sorted(public, key=lambda name: (next((i for i, part in enumerate(ORDER) if part in name), len(ORDER)), name)):
+        file = importlib.import_module(name)
         for service in pool.FindFileByName(file.DESCRIPTOR.name).services_by_name.values():
             for method in service.methods:
                 yield f"/{service.full_name}/{method.name}", method
@@ -333,7 +344,7 @@ async def test_forged_altered_and_strangers_credentials_open_nothing(six: Target
     for path, method in methods():
         wires = [request.SerializeToString() for request in good.get(method.name, [])] or [b""]
         tries: list[tuple[str, list[tuple[str, str | bytes]]]]
-        if path.startswith(("/runway.launch.v1.Admin", "/runway.scheduler.v1.Control")):
+        if path.startswith(("/runway.launch.v1.Admin", "/runway.scheduler.v1.Control", "/runway.scheduler.v1.Share")):
             tries = [
                 ("no secret", [("authorization", f"Bearer {six.key}")]),
                 ("wrong", [("runway-service-secret", SECRET[:-1])]),
