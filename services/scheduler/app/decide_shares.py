@@ -44,8 +44,8 @@ class Shares(Protocol):
         """The part that `decide` makes of the present one and its version, stored with who and why."""
         ...
 
-    async def exchange(self, holder: str, beat: int, mine: Sequence[Report]) -> list[Report]:
-        """Says what this process sees, and reads what the others said last."""
+    async def exchange(self, holder: str, beat: int, mine: Sequence[Report] | None) -> list[Report]:
+        """Says what this process sees (None: nothing, as before), and reads what the others said last."""
         ...
 
     async def inherit(self, silent: Mapping[str, int]) -> list[Report]:
@@ -163,12 +163,15 @@ class Exchange:
         self._usage = usage
         self._holder = holder
         self._beat = 0
+        self._told = True  # what a former process of this name said is taken back
         self._heard: dict[str, tuple[int, int]] = {}
 
     async def run(self) -> None:
         """One round."""
         self._beat += 1
-        said = await self._shares.exchange(self._holder, self._beat, self._usage.report())
+        mine = self._usage.report()
+        said = await self._shares.exchange(self._holder, self._beat, mine if mine or self._told else None)
+        self._told = bool(mine)
         now_ms = self._usage.clock.monotonic_ms()
         beats = {report.holder: report.beat for report in said}
         self._heard = {

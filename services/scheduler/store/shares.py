@@ -80,10 +80,14 @@ class ShareStore:
         """The newest changes before a version."""
         return [dict(row) for row in await self._db.fetch(_Q.read_changes, before, limit)]
 
-    async def exchange(self, holder: str, beat: int, mine: Sequence[Report]) -> list[Report]:
-        """Says what this process sees, and reads what the others said last."""
-        columns = [r.tenant for r in mine], [r.project for r in mine], [r.running for r in mine], [r.average for r in mine]
-        await self._db.fetch(_Q.put_use, holder, *columns, beat)
+    async def exchange(self, holder: str, beat: int, mine: Sequence[Report] | None) -> list[Report]:
+        """Says what this process sees (None: nothing, as before), and reads what the others said last."""
+        if mine is not None:
+            names, numbers = (
+                [[r.tenant for r in mine], [r.project for r in mine]],
+                [[r.running for r in mine], [r.average for r in mine]],
+            )
+            await self._db.fetch(_Q.put_use, holder, *names, *numbers, beat)
         return [_report(row) for row in await self._db.fetch(_Q.read_use, holder)]
 
     async def inherit(self, silent: Mapping[str, int]) -> list[Report]:
