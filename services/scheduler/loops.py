@@ -1,7 +1,6 @@
 """The scheduler's timers, each calling one verb; and what of it does not move."""
 
 import asyncio
-from collections import Counter
 from collections.abc import Mapping
 from typing import Any, Protocol
 
@@ -105,7 +104,7 @@ def loops(
 
     async def measure() -> None:
         LEASES_LIVE.set(len(book.leases))
-        counts = Counter(ready.candidate.run_class for ready in book.ready)
+        counts = book.ready.by_class()
         for number, name in CLASS_NAMES.items():
             TICKETS_WAITING.labels(name).set(counts.get(number, 0))
 
@@ -134,10 +133,14 @@ def share_loops(shares: Shares, book: Book, holder: str) -> list[Every | Loop]:
 
     async def look() -> None:
         if await refresh(shares, book.usage):
-            book.wake.set()
+            book.reconsider()
+
+    async def tell() -> None:
+        if await exchange.run():
+            book.reconsider()
 
     exchange = Exchange(shares, book.usage, holder)
-    return [Every(SHARES_INTERVAL_MS, look, "refresh_shares"), Every(SHARES_INTERVAL_MS, exchange.run, "exchange_use")]
+    return [Every(SHARES_INTERVAL_MS, look, "refresh_shares"), Every(SHARES_INTERVAL_MS, tell, "exchange_use")]
 
 
 def obedience_loops(obedience: Obedience, settings: SchedulerSettings) -> list[Every | Loop]:

@@ -85,7 +85,7 @@ class ShareServicer(share_service_pb2_grpc.ShareServiceServicer):
     async def _in_force(self) -> None:
         """Here at once; elsewhere when they look."""
         await refresh(self._shares, self._book.usage)
-        self._book.wake.set()
+        self._book.reconsider()
 
     def _share(self, stored: StoredPart) -> pb.Share:
         usage, tenant, project = self._book.usage, stored.tenant, stored.project

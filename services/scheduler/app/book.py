@@ -154,6 +154,11 @@ class Book:
             for lease in self.leases_of(run_id):
                 lease.stopping = True
 
+    def reconsider(self) -> None:
+        """Something that kept tickets back may be gone: a bound, the reserve, a cap."""
+        if len(self.ready):
+            self.wake.set()
+
     def leases_of(self, run_id: UUID) -> list[Lease]:
         """Live leases of a run."""
         return [self.leases[key] for key in self._of_run.get(run_id, ()) if key in self.leases]
@@ -244,6 +249,7 @@ class Book:
         lease = self.leases.pop(key, None)
         if lease is not None:
             self.usage.ended(lease)
+            self.reconsider()
             _unlist(self._of_run, key[0], key)
             _unlist(self._of_claim, lease.claim_id, key)
 

@@ -300,7 +300,7 @@ class ClaimDesk:
         The same planner decides, and the same statement judges. `done_directly` must follow, whatever becomes of the commit.
         """
         polls = [w.poll() for w in self._idle()]
-        if self.closed or not polls or self.book.ready.for_polls(polls):
+        if self.closed or not polls or self.book.ready.serves(polls):
             return None
         fresh = {row.key: self.book.ready_of(row) for row in rows if row.grantable(tx.incarnation)}
         fresh = {

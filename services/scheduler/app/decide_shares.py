@@ -166,8 +166,8 @@ class Exchange:
         self._told = True  # what a former process of this name said is taken back
         self._heard: dict[str, tuple[int, int]] = {}
 
-    async def run(self) -> None:
-        """One round."""
+    async def run(self) -> bool:
+        """One round; whether others use something else than before."""
         self._beat += 1
         mine = self._usage.report()
         said = await self._shares.exchange(self._holder, self._beat, mine if mine or self._told else None)
@@ -179,7 +179,9 @@ class Exchange:
             for holder, beat in beats.items()
         }
         age_ms = {holder: now_ms - since_ms for holder, (_, since_ms) in self._heard.items()}
+        before = self._usage.elsewhere, self._usage.projects_elsewhere
         self._usage.hear(report for report in said if age_ms[report.holder] <= FRESH_MS)
         silent = {holder: beats[holder] for holder, age in age_ms.items() if age > SILENT_MS}
         if silent:
             self._usage.inherit(await self._shares.inherit(silent))
+        return before != (self._usage.elsewhere, self._usage.projects_elsewhere)

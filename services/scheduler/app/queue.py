@@ -3,13 +3,14 @@
 Can go wrong: a ticket that is in one index and not in another. Both ways in and out are here.
 """
 
+from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
 from typing import TypeVar
 from uuid import UUID
 
 from libs.kernel.values import value
 from services.scheduler.domain.lines import Candidate, TenantQueue
-from services.scheduler.domain.planner import Poll
+from services.scheduler.domain.planner import Poll, fits
 from services.scheduler.domain.ticket import Key, TicketRow
 
 T = TypeVar("T")
@@ -101,6 +102,20 @@ class ReadyIndex:
                 if by_tenant:
                     names.update(by_tenant if not poll.tenant else {poll.tenant} & by_tenant.keys())
         return {name: self._queues[name] for name in names}
+
+    def serves(self, polls: Collection[Poll]) -> bool:
+        """Whether some ticket here fits some of these polls."""
+        kinds = {(poll.tenant, poll.project, poll.handlers, poll.labels): poll for poll in polls}.values()
+        queues = self.for_polls(kinds).values()
+        return any(fits(poll, line) for queue in queues for line in queue.lines for poll in kinds)
+
+    def by_class(self) -> Mapping[int, int]:
+        """How many tickets of each class wait."""
+        counts: Counter[int] = Counter()
+        for queue in self._queues.values():
+            for line, waiting in queue.lines.items():
+                counts[line.run_class] += len(waiting)
+        return counts
 
 
 def _count_down(counts: dict[T, int], name: T) -> None:

@@ -1,7 +1,7 @@
 """What operators hold back: names of what can be held, and what a set of holds stops. Pure.
 
 Authoritative for the words: a queue is a tenant, a project of one (`tenant/project`) or a handler (it holds an `@`) of every
-tenant; a worker is `tenant/worker_id`; a shard is its number. Can go wrong: a name that means nothing. `problem_with` says so
+tenant; a worker is `tenant/worker_id`; a shard is its number. Can go wrong: a name that means nothing. `target_of` says so
 before anything is stored.
 """
 

@@ -1,5 +1,6 @@
 """Shares over gRPC: what is decided is in force, kept with who and why, and holds over all leaders."""
 
+import asyncio
 from typing import Any
 from uuid import UUID
 
@@ -63,6 +64,31 @@ async def test_what_is_decided_is_in_force_and_told_with_who_and_why(world: Worl
     assert '"weight": 4, "most_leases": 2' in changes[0].former
     page = await stub.ListShareChanges(pb.ListShareChangesRequest(before_version=changes[0].version, page_size=1))
     assert list(page.changes) == [changes[1]]
+
+
+async def test_who_waits_is_given_what_another_s_end_makes_room_for(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A poll that found a bound reached need not come again: an end, here or at another leader, makes room for it."""
+    monkeypatch.setattr("services.scheduler.servicer.ROUND_MS", 60_000)
+    one, other = await two(world)
+    await shares(one).PutShare(pb.PutShareRequest(tenant="a", most_leases=1, **WHO))
+    await wait_until(lambda: other.book.usage.decided.parts.get("a") is not None, 3.0, what="the change at the other leader")
+    worker = one.worker()
+    await many(world, one, 2, shard_led_by(one))
+    (first,) = await claim(worker, slots=1)
+    waiting = asyncio.create_task(claim(worker, slots=4, wait_ms=20_000))
+    await asyncio.wait({waiting}, timeout=1.0)
+    assert not waiting.done(), "its bound is reached"
+    await complete(worker, first.lease_token)
+    async with asyncio.timeout(5):
+        (second,) = await waiting
+    await wait_until(lambda: other.book.usage.used("a").running == 1, 3.0, what="the other's report")
+    await many(world, one, 1, shard_led_by(other))
+    waiting = asyncio.create_task(claim(worker, slots=4, wait_ms=20_000))
+    await asyncio.wait({waiting}, timeout=1.0)
+    assert not waiting.done(), "its bound is reached elsewhere"
+    await complete(worker, second.lease_token)
+    async with asyncio.timeout(5):
+        assert len(await waiting) == 1
 
 
 async def test_a_bound_below_what_is_leased_ends_nothing(world: World, replica: Replica) -> None:
