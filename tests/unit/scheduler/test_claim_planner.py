@@ -190,6 +190,14 @@ def test_a_flood_leaves_the_reserve_and_the_turns_of_others() -> None:
     assert granted([poll(1, 10, tenant="")], one, full) == {"b1": 1}
 
 
+def test_the_reserve_is_taken_first_where_only_some_workers_carry_what_is_interactive() -> None:
+    tickets = [ticket(n, tenant="b", handler=handler) for n, handler in enumerate("fffffggggg")]
+    tickets.append(ticket(100, run_class=INTERACTIVE))
+    polls = [poll(1, 5, tenant=""), poll(2, 5, tenant="", handlers=frozenset({"g"}))]
+    got = granted(polls, tickets, Standing(policy=Policy(reserve_permille=100), used={"a": Used(50, 50.0)}))
+    assert got == {"a1": 1, "b2": 9}, "although its tenant had more, and others would fill the only worker that fits"
+
+
 def test_migrations_stay_under_their_cap_while_others_wait() -> None:
     standing = Standing(policy=Policy(reserve_permille=0, migration_permille=200))
     tickets = [ticket(n, run_class=MIGRATION) for n in range(50)] + [ticket(100 + n) for n in range(50)]

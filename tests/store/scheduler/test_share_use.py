@@ -1,0 +1,98 @@
+"""What leaders tell each other of use: heard while it is fresh, taken over once when its leader is gone, by nobody's wall clock."""
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+
+import pytest
+
+from libs.pg import Database
+from libs.testkit import ManualClock
+from services.scheduler.app.decide_shares import FRESH_MS, SILENT_MS, Exchange
+from services.scheduler.app.usage import Usage
+from services.scheduler.domain.shares import Decided, Meter, Part, Policy
+from services.scheduler.store.shares import ShareStore
+
+BOUNDED = Decided(1, Policy(), {}, {("a", "p"): Part(most_leases=5)})
+
+
+class Leader:
+    """A process' usage and its exchange."""
+
+    def __init__(self, store: ShareStore, name: str) -> None:
+        self.clock = ManualClock()
+        self.usage = Usage(self.clock, decided=BOUNDED)
+        self.exchange = Exchange(store, self.usage, name)
+
+    def uses(self, tenant: str, running: int, average: float) -> None:
+        self.usage.meters[tenant] = Meter(running, average, self.clock.monotonic_ms())
+
+    async def tell(self, after_ms: int = 0) -> bool:
+        self.clock.advance(after_ms)
+        return await self.exchange.run()
+
+
+@pytest.fixture
+async def leaders(database: Callable[[str], Awaitable[str]]) -> AsyncIterator[list[Leader]]:
+    db = Database(await database("scheduler"), name="scheduler", size=2)
+    await db.open()
+    yield [Leader(ShareStore(db), name) for name in ("one", "two", "three")]
+    await db.close()
+
+
+async def test_what_others_use_is_heard_with_their_projects_and_only_while_it_is_fresh(leaders: list[Leader]) -> None:
+    one, two, three = leaders
+    one.uses("a", 3, 2.5)
+    one.usage.projects[("a", "p")] = 3
+    three.uses("a", 1, 0.5)
+    assert not await two.tell()
+    await one.tell()
+    await three.tell()
+    assert await two.tell()
+    assert (two.usage.used("a").running, two.usage.used("a").average) == (4, 3.0)
+    assert two.usage.of_project(("a", "p")) == 3
+    assert one.usage.used("a").running == 3, "nobody hears himself"
+    assert not await two.tell(FRESH_MS)
+    assert await two.tell(1)
+    assert two.usage.used("a").running == 0, "who says nothing new is not counted any more"
+    await one.tell()
+    await two.tell()
+    assert two.usage.used("a").running == 3, "one is back, three is not"
+
+
+async def test_the_past_of_who_is_gone_is_taken_over_once_and_its_leases_are_not(leaders: list[Leader]) -> None:
+    one, two, three = leaders
+    one.uses("a", 3, 40.0)
+    await one.tell()
+    for other in (two, three):
+        await other.tell()
+        await other.tell(SILENT_MS)
+    assert [other.usage.used("a").average for other in (two, three)] == [0, 0], "it may only be slow"
+    for other in (two, three):
+        await other.tell(1)
+    assert [other.usage.used("a").average for other in (two, three)] == [40.0, 0], "the first to notice has it, nobody else"
+    assert two.usage.used("a").running == 0, "leases come with shards, not with reports"
+    await one.tell()
+    await three.tell()
+    assert three.usage.used("a").running == 3, "it was not gone after all"
+
+
+async def test_who_uses_nothing_takes_back_what_it_said(leaders: list[Leader]) -> None:
+    one, two, _ = leaders
+    one.uses("a", 3, 1.0)
+    await one.tell()
+    await two.tell()
+    one.uses("a", 0, 0.0)
+    await one.tell()
+    await two.tell()
+    assert two.usage.elsewhere == {}
+
+
+async def test_a_clock_that_jumps_neither_silences_nor_revives(leaders: list[Leader]) -> None:
+    one, two, _ = leaders
+    one.uses("a", 3, 1.0)
+    await one.tell()
+    await two.tell()
+    two.clock.jump(7_200_000)
+    await one.tell()
+    await two.tell()
+    assert two.usage.used("a").running == 3
+    assert two.usage.used("a").average == pytest.approx(1.0)
