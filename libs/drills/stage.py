@@ -25,6 +25,8 @@ from libs.drills.traffic import Traffic
 from libs.drills.watch import Watch
 
 PATIENCE_S = 120.0
+LOOK_S = 0.05
+"""How often it is looked whether something came true: conditions are of this process' memory."""
 
 
 class Skipped(Exception):
@@ -98,7 +100,7 @@ class Stage:
             if asyncio.get_running_loop().time() > end:
                 self.report.why.append(f"not in {timeout_s:.0f} s: {what}")
                 return False
-            await asyncio.sleep(0.05)
+            await asyncio.sleep(LOOK_S)
         return True
 
     async def finished(self, number: int, since: float, what: str, timeout_s: float = PATIENCE_S) -> bool:

@@ -190,5 +190,5 @@ def wait_for_sync(condition: Callable[[], bool], timeout_s: float) -> bool:
     while not condition():
         if time.monotonic() > end:
             return False
-        time.sleep(POLL_S)
+        time.sleep(POLL_S)  # between two looks; the condition is a process or a port, which nobody signals
     return True

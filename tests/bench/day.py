@@ -23,6 +23,9 @@ OUTBOXES = " UNION ALL ".join(
     f"SELECT '{name}' AS name, count(*) AS rows, coalesce(min(created_ms), 0) AS oldest FROM {name}.outbox"
     for name in ("launch", "readiness", "scheduler")
 )
+SAMPLE_S = 1.0
+PACE_S = 0.05
+"""Before it is looked again whether fewer runs are open: launching is held back, not measured."""
 OPEN = "SELECT count(*) FROM launch.run WHERE state < 9"
 KEPT = "SELECT count(*) FROM launch.run WHERE state >= 9"
 
@@ -57,7 +60,7 @@ async def _launch(bench: Bench, runs: int, ahead: int) -> None:
 async def _launch_all(bench: Bench, watching: asyncpg.Connection, runs: int, ahead: int) -> None:
     for at in range(0, runs, 100):
         while await watching.fetchval(OPEN) > ahead:
-            await asyncio.sleep(0.05)
+            await asyncio.sleep(PACE_S)
         names = [f"day-{at + number}" for number in range(min(100, runs - at))]
         requests = [pb.LaunchRunRequest(request_id=name, workflow="bench-twenty", input=to_value(at)) for name in names]
         await bench.client.launch_many(requests)
@@ -73,7 +76,7 @@ async def share(runs: int, *, retention_s: float = 0, limit_s: float = 600) -> d
         launching = asyncio.create_task(_launch(bench, runs, 1_000))
         left = 1
         while (left or not launching.done()) and time.perf_counter() - began < limit_s:
-            await asyncio.sleep(1)
+            await asyncio.sleep(SAMPLE_S)
             samples.append(await _sample(bench, began))
             left = samples[-1]["open"]  # type: ignore[assignment]
         await launching

@@ -19,7 +19,7 @@ async def _reaches(bench: Bench, query: str, number: int, timeout_s: float) -> N
     while await bench.admin.fetchval(query) < number:
         if time.perf_counter() > end:
             raise TimeoutError(f"{query} did not reach {number} in {timeout_s:.0f} s")
-        await asyncio.sleep(0.1)
+        await asyncio.sleep(0.1)  # between two looks at a table that the measured services fill
 
 
 async def queue(depths: tuple[int, ...], sample: int) -> dict[str, object]:
@@ -30,7 +30,7 @@ async def queue(depths: tuple[int, ...], sample: int) -> dict[str, object]:
         async with started("growth") as bench:
             filled = await launch_batches(bench, 4, depth, 200)
             await _reaches(bench, WAITING, depth, 300)
-            await asyncio.sleep(1)
+            await asyncio.sleep(1)  # the last writes of filling are over before measuring begins
             before, wal, began = bench.cpu_s(), await bench.wal_bytes(), time.perf_counter()
             await bench.worker("one")
             await _reaches(bench, DONE, min(sample, depth), 120)

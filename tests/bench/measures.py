@@ -98,7 +98,7 @@ async def drained(bench: Bench, timeout_s: float = 240) -> float:
     while time.perf_counter() - began < timeout_s:
         if not (await bench.client.list_runs(states=states, page_size=1)).runs:
             break
-        await asyncio.sleep(0.2)
+        await asyncio.sleep(0.2)  # between two looks: looking costs what is measured next
     return time.perf_counter() - began
 
 
@@ -127,7 +127,7 @@ async def latency(bench: Bench, samples: int) -> dict[str, object]:
             taken.append((time.perf_counter() - began) * 1000)
             answered.append((stored - began) * 1000)
             run_ids.append(run.run_id)
-        await asyncio.sleep(0.02)
+        await asyncio.sleep(0.02)  # the system is idle again: that is the measured case
     await drained(bench)
     rows = await bench.admin.fetch(HOPS, run_ids)
     names = ("stored to ticketed", "ticketed to leased", "leased to reported", "reported to settled")
@@ -156,7 +156,7 @@ async def heartbeats(bench: Bench, live: int, seconds: float, flow: str = "fleet
 
     began = time.perf_counter()
     while await leased() < live and time.perf_counter() - began < 180:
-        await asyncio.sleep(0.5)
+        await asyncio.sleep(0.5)  # between two looks while the fleet fills
     held, ramp_s = await leased(), time.perf_counter() - began
     before, began = bench.cpu_s(), time.perf_counter()
     answers: list[float] = []
@@ -167,7 +167,7 @@ async def heartbeats(bench: Bench, live: int, seconds: float, flow: str = "fleet
         asked = time.perf_counter()
         await connection.call(beating.HeartbeatAttempts, wk.HeartbeatAttemptsRequest(worker_id="probe", heartbeats=beats))
         answers.append((time.perf_counter() - asked) * 1000)
-        await asyncio.sleep(0.1)
+        await asyncio.sleep(0.1)  # the probe beats ten times a second beside the fleet
     await connection.close()
     took = time.perf_counter() - began
     used = spent(before, bench.cpu_s())

@@ -21,6 +21,8 @@ from libs.cli.demo.report import Reporter
 
 FLOW = "runway_sdk.examples.upkeep:flow"
 STEP = "publish"
+LOOK_S = 0.05
+"""How often it is looked for the case, which no call waits for; until the demo's own limit."""
 
 
 @dataclass
@@ -142,7 +144,7 @@ async def _doubt(client: Client, facts: Facts, reporter: Reporter) -> None:
             facts.case = cases[0].evidence
             reporter.good(f"looked up and recorded as observed: {cases[0].evidence}")
             return
-        await asyncio.sleep(0.05)
+        await asyncio.sleep(LOOK_S)
 
 
 async def _replay(stack: Stack, facts: Facts) -> dict[str, str]:

@@ -11,7 +11,7 @@ os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "false")  # steps start progra
 
 from runway_sdk.client import Client, RunFailed
 from runway_sdk.connection import Target, find_target
-from runway_sdk.context import Context, Restored, StoredArtifact, SyncContext, ToolResult
+from runway_sdk.context import Context, Restored, StoredArtifact, ToolResult
 from runway_sdk.errors import (
     BudgetExhausted,
     CapabilityDenied,
@@ -30,6 +30,7 @@ from runway_sdk.errors import (
     Unavailable,
     VersionConflict,
 )
+from runway_sdk.sync_context import SyncContext
 from runway_sdk.worker import Worker
 from runway_sdk.workflow import Retry, Step, Workflow, WorkflowError, step, workflow
 

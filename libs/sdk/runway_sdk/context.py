@@ -7,10 +7,10 @@ by slot, so the same call is made again and joins or replays the first; an effec
 import asyncio
 import hashlib
 import json
-from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 from uuid import UUID
 
 import grpc
@@ -33,7 +33,6 @@ from runway_sdk.errors import (
 from runway_sdk.faults import fault_point
 from runway_sdk.values import from_value, to_value
 
-T = TypeVar("T")
 CHUNK_BYTES = 1024 * 1024
 _WAIT_S = 30
 _REPLAY = {
@@ -352,50 +351,3 @@ def _result(answer: gw.InvokeToolResponse | gw.GenerateResponse) -> ToolResult:
         tokens=effect.tokens,
         cost_micros=effect.cost_micros,
     )
-
-
-class SyncContext:
-    """The same for steps that are plain functions: each call blocks its thread, not the worker."""
-
-    def __init__(self, context: Context, loop: asyncio.AbstractEventLoop) -> None:
-        self._context = context
-        self._loop = loop
-        self.run_id = context.run_id
-        self.step_key = context.step_key
-        self.attempt_id = context.attempt_id
-        self.attempt_number = context.attempt_number
-        self.tenant = context.tenant
-        self.project = context.project
-
-    def _wait(self, work: Coroutine[Any, Any, T]) -> T:
-        return asyncio.run_coroutine_threadsafe(work, self._loop).result()
-
-    @property
-    def cancelled(self) -> bool:
-        """See Context.cancelled."""
-        return self._context.cancelled
-
-    @property
-    def yield_requested(self) -> bool:
-        """See Context.yield_requested."""
-        return self._context.yield_requested
-
-    def tool(self, tool: str, arguments: Mapping[str, Any], **options: Any) -> ToolResult:
-        """See Context.tool."""
-        return self._wait(self._context.tool(tool, arguments, **options))
-
-    def model(self, model: str, body: Mapping[str, Any], **options: Any) -> ToolResult:
-        """See Context.model."""
-        return self._wait(self._context.model(model, body, **options))
-
-    def checkpoint(self, state: Any, **options: Any) -> str:
-        """See Context.checkpoint."""
-        return self._wait(self._context.checkpoint(state, **options))
-
-    def restore(self) -> Restored | None:
-        """See Context.restore."""
-        return self._wait(self._context.restore())
-
-    def artifact(self, name: str, data: bytes | str | Path, **options: Any) -> StoredArtifact:
-        """See Context.artifact."""
-        return self._wait(self._context.artifact(name, data, **options))

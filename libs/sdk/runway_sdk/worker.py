@@ -22,10 +22,11 @@ from runway.scheduler.v1 import worker_service_pb2 as pb
 from runway.scheduler.v1 import worker_service_pb2_grpc
 
 from runway_sdk.connection import Connection, Target, find_target
-from runway_sdk.context import Context, LeaseHolder, SyncContext
+from runway_sdk.context import Context, LeaseHolder
 from runway_sdk.errors import InvalidRequest, RunwayError, Unauthenticated, Unavailable, item_error_of
 from runway_sdk.faults import fault_point
 from runway_sdk.reporting import ENDED, Reporter, failure, failure_of
+from runway_sdk.sync_context import SyncContext
 from runway_sdk.threads import in_thread
 from runway_sdk.values import from_value, to_value
 from runway_sdk.workflow import Step, Workflow, identifier

@@ -18,7 +18,8 @@ from google.protobuf.duration_pb2 import Duration
 from pydantic import TypeAdapter
 from runway.launch.v1 import workflow_pb2
 
-from runway_sdk.context import Context, SyncContext
+from runway_sdk.context import Context
+from runway_sdk.sync_context import SyncContext
 
 When = Literal["success", "failure", "always"]
 _CONDITIONS = {

@@ -24,6 +24,8 @@ Compare = Callable[[Any], Any]
 Observe = Callable[[str], Any] | str
 _PATIENCE_S = 60.0
 _LOOK_EVERY_S = 1.0
+_LOOK_AT_ATTEMPTS_S = 0.1
+"""Attempts are listed, not watched."""
 _LIVE = (sc.ATTEMPT_STATE_LEASED, sc.ATTEMPT_STATE_RUNNING)
 _UNDER_WAY = (gw.EFFECT_STATE_PROPOSED, gw.EFFECT_STATE_REQUESTED, gw.EFFECT_STATE_UNKNOWN)
 _MOVING = (rd.STEP_STATE_READY, rd.STEP_STATE_RUNNING, rd.STEP_STATE_CANCELLING)
@@ -64,7 +66,7 @@ class Watch:
             attempts = await self._patiently(lambda: self._client.attempts(run_id))
             if not any(attempt.worker_id == worker_id and attempt.state in _LIVE for attempt in attempts):
                 return True
-            await asyncio.sleep(0.1)
+            await asyncio.sleep(_LOOK_AT_ATTEMPTS_S)
         return False
 
     async def cancel(self, run_id: str) -> None:

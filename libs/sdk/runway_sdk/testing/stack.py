@@ -21,6 +21,8 @@ from runway_sdk.connection import Target, read_profile
 from runway_sdk.testing.boundaries import CATALOGUE
 
 _PR_SET_PDEATHSIG = 1
+_LOOK_S = 0.01
+"""How often it is looked whether a boundary has struck: it is a file that goes."""
 _LIBC = ctypes.CDLL(None) if sys.platform == "linux" else None
 
 
@@ -233,7 +235,7 @@ class Stack:
         while self.armed(boundary):
             if asyncio.get_running_loop().time() > end:
                 raise StackError(f"{boundary} was not reached within {timeout_s} s")
-            await asyncio.sleep(0.01)
+            await asyncio.sleep(_LOOK_S)
 
     async def kill(self, service: str) -> int:
         """SIGKILL for the process that hosts a service; the process id that is gone."""
