@@ -14,7 +14,7 @@ Can go wrong: tickets that nobody fits, or a quota of nothing. They stay.
 """
 
 import heapq
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from libs.kernel.values import value
@@ -75,6 +75,28 @@ def fits(poll: Poll, line: Line) -> bool:
 def plan(polls: Sequence[Poll], queues: Mapping[str, TenantQueue], standing: Standing | None = None) -> list[Grant]:
     """Who gets what. No ticket twice, no poll more than its slots, nothing that does not fit. `queues` are only read."""
     return _Cycle(polls, queues, standing or Standing()).run()
+
+
+@value(frozen=True, slots=True)
+class Played:
+    """A plan, and what it left: how a cycle ended, for whoever explains it."""
+
+    grants: Sequence[Grant]
+    free: Mapping[int, int]
+    """Slots left, by poll."""
+    without_room: Collection[Key]
+    """Tickets passed over because no poll that had a slot for them had room."""
+    others_left: int
+    """Shared slots left to classes that the reserve is not for."""
+    migration_left: int
+    tenant_left: Mapping[str, int]
+    project_left: Mapping[Project, int]
+
+
+def play(polls: Sequence[Poll], queues: Mapping[str, TenantQueue], standing: Standing) -> Played:
+    """The plan that `plan` makes, with its end."""
+    cycle = _Cycle(polls, queues, standing)
+    return Played(cycle.run(), *cycle.left())
 
 
 @dataclass(slots=True)
@@ -179,6 +201,7 @@ class _Cycle:
         self._standing = standing
         self._slots = _Slots(polls)
         self._grants: list[Grant] = []
+        self._without_room: list[Key] = []
         self._by_handler: dict[tuple[str, str], list[Poll]] = {}
         for poll in polls:
             for handler in poll.handlers:
@@ -234,6 +257,11 @@ class _Cycle:
         self._round(None, self._may_share)
         self._round(MIGRATION, lambda _: self._others_left > 0)
         return self._grants
+
+    def left(self) -> tuple[Mapping[int, int], Collection[Key], int, int, Mapping[str, int], Mapping[Project, int]]:
+        """What is not taken, in the order of `Played`."""
+        tenants = {tenant.name: tenant.left for tenant in self._tenants}
+        return self._slots.free, self._without_room, self._others_left, self._migration_left, tenants, self._project_left
 
     def _may_share(self, run_class: int) -> bool:
         """Whether a class may take shared slots in the second round. Once it may not, it may not again."""
@@ -297,6 +325,8 @@ class _Cycle:
             waiting.at += 1  # granted, or too large for what room is left: the next may be smaller
             if chosen is not None:
                 self._grant(tenant, project, ticket, chosen)
+            else:
+                self._without_room.append(ticket.key)
             following = waiting.head()
             if following is None:
                 heapq.heappop(heads)

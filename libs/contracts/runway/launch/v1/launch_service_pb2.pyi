@@ -13,6 +13,7 @@ import google.protobuf.message
 import google.protobuf.struct_pb2
 import google.protobuf.timestamp_pb2
 import runway.common.v1.common_pb2
+import runway.common.v1.explain_pb2
 import runway.launch.v1.workflow_pb2
 import sys
 import typing
@@ -1187,3 +1188,167 @@ class ListRunEventsResponse(google.protobuf.message.Message):
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
 
 Global___ListRunEventsResponse: typing_extensions.TypeAlias = ListRunEventsResponse
+
+@typing.final
+class ExplainRunRequest(google.protobuf.message.Message):
+    """What to explain."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    RUN_ID_FIELD_NUMBER: builtins.int
+    STEP_KEY_FIELD_NUMBER: builtins.int
+    PAGE_SIZE_FIELD_NUMBER: builtins.int
+    PAGE_TOKEN_FIELD_NUMBER: builtins.int
+    run_id: builtins.str
+    """The run."""
+    step_key: builtins.str
+    """One step of it; empty: every step that is not over."""
+    page_size: builtins.int
+    """Steps of a page: at most 500; 0: 100."""
+    page_token: builtins.str
+    """From the page before."""
+    def __init__(
+        self,
+        *,
+        run_id: builtins.str = ...,
+        step_key: builtins.str = ...,
+        page_size: builtins.int = ...,
+        page_token: builtins.str = ...,
+    ) -> None: ...
+    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["page_size", b"page_size", "page_token", b"page_token", "run_id", b"run_id", "step_key", b"step_key"]
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+
+Global___ExplainRunRequest: typing_extensions.TypeAlias = ExplainRunRequest
+
+@typing.final
+class StepExplanation(google.protobuf.message.Message):
+    """One step of a run."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    STEP_KEY_FIELD_NUMBER: builtins.int
+    STATE_FIELD_NUMBER: builtins.int
+    BLOCKERS_FIELD_NUMBER: builtins.int
+    POSITION_FIELD_NUMBER: builtins.int
+    ESTIMATE_FIELD_NUMBER: builtins.int
+    ATTEMPT_NUMBER_FIELD_NUMBER: builtins.int
+    SINCE_FIELD_NUMBER: builtins.int
+    WORKER_ID_FIELD_NUMBER: builtins.int
+    HANDLER_FIELD_NUMBER: builtins.int
+    step_key: builtins.str
+    """The step."""
+    state: builtins.str
+    """pending, waiting (for what the blockers say), queued, running, ending, succeeded, failed, skipped, cancelled, or unknown."""
+    attempt_number: builtins.int
+    """The number of its attempt, from 1; 0: none yet."""
+    worker_id: builtins.str
+    """Who runs it."""
+    handler: builtins.str
+    """What a worker must carry."""
+    @property
+    def blockers(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[runway.common.v1.explain_pb2.Blocker]:
+        """What keeps it from running, in the order in which it would have to go; empty: nothing does."""
+
+    @property
+    def position(self) -> runway.common.v1.explain_pb2.QueuePosition:
+        """Its place among waiting tickets, while it is queued."""
+
+    @property
+    def estimate(self) -> runway.common.v1.explain_pb2.StartEstimate:
+        """When it may start."""
+
+    @property
+    def since(self) -> google.protobuf.timestamp_pb2.Timestamp:
+        """Since when it is queued, running or ending."""
+
+    def __init__(
+        self,
+        *,
+        step_key: builtins.str = ...,
+        state: builtins.str = ...,
+        blockers: collections.abc.Iterable[runway.common.v1.explain_pb2.Blocker] | None = ...,
+        position: runway.common.v1.explain_pb2.QueuePosition | None = ...,
+        estimate: runway.common.v1.explain_pb2.StartEstimate | None = ...,
+        attempt_number: builtins.int = ...,
+        since: google.protobuf.timestamp_pb2.Timestamp | None = ...,
+        worker_id: builtins.str = ...,
+        handler: builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: typing_extensions.TypeAlias = typing.Literal["estimate", b"estimate", "position", b"position", "since", b"since"]
+    def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
+    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["attempt_number", b"attempt_number", "blockers", b"blockers", "estimate", b"estimate", "handler", b"handler", "position", b"position", "since", b"since", "state", b"state", "step_key", b"step_key", "worker_id", b"worker_id"]
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+
+Global___StepExplanation: typing_extensions.TypeAlias = StepExplanation
+
+@typing.final
+class Unanswered(google.protobuf.message.Message):
+    """A service that should have been asked and gave no answer."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    SERVICE_FIELD_NUMBER: builtins.int
+    MESSAGE_FIELD_NUMBER: builtins.int
+    service: builtins.str
+    """Its name."""
+    message: builtins.str
+    """What came instead, for people."""
+    def __init__(
+        self,
+        *,
+        service: builtins.str = ...,
+        message: builtins.str = ...,
+    ) -> None: ...
+    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["message", b"message", "service", b"service"]
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+
+Global___Unanswered: typing_extensions.TypeAlias = Unanswered
+
+@typing.final
+class ExplainRunResponse(google.protobuf.message.Message):
+    """Why a run does not move."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    RUN_ID_FIELD_NUMBER: builtins.int
+    STATE_FIELD_NUMBER: builtins.int
+    OUTCOME_FIELD_NUMBER: builtins.int
+    BLOCKERS_FIELD_NUMBER: builtins.int
+    STEPS_FIELD_NUMBER: builtins.int
+    UNANSWERED_FIELD_NUMBER: builtins.int
+    NEXT_PAGE_TOKEN_FIELD_NUMBER: builtins.int
+    run_id: builtins.str
+    """The run."""
+    state: Global___RunState.ValueType
+    """Where it stands."""
+    outcome: builtins.str
+    """succeeded, failed, cancelled or expired, from the decision on."""
+    next_page_token: builtins.str
+    """Empty: the last page."""
+    @property
+    def blockers(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[runway.common.v1.explain_pb2.Blocker]:
+        """What keeps every step of it from running."""
+
+    @property
+    def steps(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___StepExplanation]:
+        """Steps, in the order of the workflow."""
+
+    @property
+    def unanswered(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___Unanswered]:
+        """Who could not be asked: what they would have said is missing."""
+
+    def __init__(
+        self,
+        *,
+        run_id: builtins.str = ...,
+        state: Global___RunState.ValueType = ...,
+        outcome: builtins.str = ...,
+        blockers: collections.abc.Iterable[runway.common.v1.explain_pb2.Blocker] | None = ...,
+        steps: collections.abc.Iterable[Global___StepExplanation] | None = ...,
+        unanswered: collections.abc.Iterable[Global___Unanswered] | None = ...,
+        next_page_token: builtins.str = ...,
+    ) -> None: ...
+    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["blockers", b"blockers", "next_page_token", b"next_page_token", "outcome", b"outcome", "run_id", b"run_id", "state", b"state", "steps", b"steps", "unanswered", b"unanswered"]
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+
+Global___ExplainRunResponse: typing_extensions.TypeAlias = ExplainRunResponse

@@ -91,6 +91,11 @@ class LaunchServiceStub(object):
                 request_serializer=runway_dot_launch_dot_v1_dot_launch__service__pb2.ListRunEventsRequest.SerializeToString,
                 response_deserializer=runway_dot_launch_dot_v1_dot_launch__service__pb2.ListRunEventsResponse.FromString,
                 _registered_method=True)
+        self.ExplainRun = channel.unary_unary(
+                '/runway.launch.v1.LaunchService/ExplainRun',
+                request_serializer=runway_dot_launch_dot_v1_dot_launch__service__pb2.ExplainRunRequest.SerializeToString,
+                response_deserializer=runway_dot_launch_dot_v1_dot_launch__service__pb2.ExplainRunResponse.FromString,
+                _registered_method=True)
 
 
 class LaunchServiceServicer(object):
@@ -190,6 +195,15 @@ class LaunchServiceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ExplainRun(self, request, context):
+        """Why a run, or one step of it, does not move: ordered blockers with a remedy each, its place in its queues, an estimate. Readiness and
+        the scheduler are asked; one that does not answer is named in `unanswered`, and the rest is said all the same.
+        Errors: NOT_FOUND (run, step), INVALID_FIELD (page_token).
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_LaunchServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -247,6 +261,11 @@ def add_LaunchServiceServicer_to_server(servicer, server):
                     servicer.ListRunEvents,
                     request_deserializer=runway_dot_launch_dot_v1_dot_launch__service__pb2.ListRunEventsRequest.FromString,
                     response_serializer=runway_dot_launch_dot_v1_dot_launch__service__pb2.ListRunEventsResponse.SerializeToString,
+            ),
+            'ExplainRun': grpc.unary_unary_rpc_method_handler(
+                    servicer.ExplainRun,
+                    request_deserializer=runway_dot_launch_dot_v1_dot_launch__service__pb2.ExplainRunRequest.FromString,
+                    response_serializer=runway_dot_launch_dot_v1_dot_launch__service__pb2.ExplainRunResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -548,6 +567,33 @@ class LaunchService(object):
             '/runway.launch.v1.LaunchService/ListRunEvents',
             runway_dot_launch_dot_v1_dot_launch__service__pb2.ListRunEventsRequest.SerializeToString,
             runway_dot_launch_dot_v1_dot_launch__service__pb2.ListRunEventsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ExplainRun(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/runway.launch.v1.LaunchService/ExplainRun',
+            runway_dot_launch_dot_v1_dot_launch__service__pb2.ExplainRunRequest.SerializeToString,
+            runway_dot_launch_dot_v1_dot_launch__service__pb2.ExplainRunResponse.FromString,
             options,
             channel_credentials,
             insecure,

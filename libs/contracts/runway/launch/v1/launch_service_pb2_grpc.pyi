@@ -77,6 +77,11 @@ class LaunchServiceStub:
     """The log of a run, in order; the cursor is the sequence.
     Errors: NOT_FOUND.
     """
+    ExplainRun: grpc.UnaryUnaryMultiCallable[runway.launch.v1.launch_service_pb2.ExplainRunRequest, runway.launch.v1.launch_service_pb2.ExplainRunResponse]
+    """Why a run, or one step of it, does not move: ordered blockers with a remedy each, its place in its queues, an estimate. Readiness and
+    the scheduler are asked; one that does not answer is named in `unanswered`, and the rest is said all the same.
+    Errors: NOT_FOUND (run, step), INVALID_FIELD (page_token).
+    """
 
 @typing.type_check_only
 class LaunchServiceAsyncStub(LaunchServiceStub):
@@ -132,6 +137,11 @@ class LaunchServiceAsyncStub(LaunchServiceStub):
     ListRunEvents: grpc.aio.UnaryUnaryMultiCallable[runway.launch.v1.launch_service_pb2.ListRunEventsRequest, runway.launch.v1.launch_service_pb2.ListRunEventsResponse]  # type: ignore[assignment]
     """The log of a run, in order; the cursor is the sequence.
     Errors: NOT_FOUND.
+    """
+    ExplainRun: grpc.aio.UnaryUnaryMultiCallable[runway.launch.v1.launch_service_pb2.ExplainRunRequest, runway.launch.v1.launch_service_pb2.ExplainRunResponse]  # type: ignore[assignment]
+    """Why a run, or one step of it, does not move: ordered blockers with a remedy each, its place in its queues, an estimate. Readiness and
+    the scheduler are asked; one that does not answer is named in `unanswered`, and the rest is said all the same.
+    Errors: NOT_FOUND (run, step), INVALID_FIELD (page_token).
     """
 
 class LaunchServiceServicer(metaclass=abc.ABCMeta):
@@ -251,6 +261,17 @@ class LaunchServiceServicer(metaclass=abc.ABCMeta):
     ) -> typing.Union[runway.launch.v1.launch_service_pb2.ListRunEventsResponse, collections.abc.Awaitable[runway.launch.v1.launch_service_pb2.ListRunEventsResponse]]:
         """The log of a run, in order; the cursor is the sequence.
         Errors: NOT_FOUND.
+        """
+
+    @abc.abstractmethod
+    def ExplainRun(
+        self,
+        request: runway.launch.v1.launch_service_pb2.ExplainRunRequest,
+        context: _ServicerContext,
+    ) -> typing.Union[runway.launch.v1.launch_service_pb2.ExplainRunResponse, collections.abc.Awaitable[runway.launch.v1.launch_service_pb2.ExplainRunResponse]]:
+        """Why a run, or one step of it, does not move: ordered blockers with a remedy each, its place in its queues, an estimate. Readiness and
+        the scheduler are asked; one that does not answer is named in `unanswered`, and the rest is said all the same.
+        Errors: NOT_FOUND (run, step), INVALID_FIELD (page_token).
         """
 
 def add_LaunchServiceServicer_to_server(servicer: LaunchServiceServicer, server: typing.Union[grpc.Server, grpc.aio.Server]) -> None: ...

@@ -665,3 +665,151 @@ class ListQueuesResponse(google.protobuf.message.Message):
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
 
 Global___ListQueuesResponse: typing_extensions.TypeAlias = ListQueuesResponse
+
+@typing.final
+class ExportTicketsRequest(google.protobuf.message.Message):
+    """Which tickets."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    FROM_FIELD_NUMBER: builtins.int
+    UNTIL_FIELD_NUMBER: builtins.int
+    TENANT_FIELD_NUMBER: builtins.int
+    PAGE_SIZE_FIELD_NUMBER: builtins.int
+    PAGE_TOKEN_FIELD_NUMBER: builtins.int
+    tenant: builtins.str
+    """Of this tenant; empty: of all."""
+    page_size: builtins.int
+    """At most 5,000; 0: 1,000."""
+    page_token: builtins.str
+    """From the page before."""
+    @property
+    def until(self) -> google.protobuf.timestamp_pb2.Timestamp:
+        """And before then; unset: until now."""
+
+    def __init__(
+        self,
+        *,
+        until: google.protobuf.timestamp_pb2.Timestamp | None = ...,
+        tenant: builtins.str = ...,
+        page_size: builtins.int = ...,
+        page_token: builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: typing_extensions.TypeAlias = typing.Literal["from", b"from", "until", b"until"]
+    def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
+    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["from", b"from", "page_size", b"page_size", "page_token", b"page_token", "tenant", b"tenant", "until", b"until"]
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+
+Global___ExportTicketsRequest: typing_extensions.TypeAlias = ExportTicketsRequest
+
+@typing.final
+class RecordedTicket(google.protobuf.message.Message):
+    """One attempt's ticket, or one that waits."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    RUN_ID_FIELD_NUMBER: builtins.int
+    STEP_KEY_FIELD_NUMBER: builtins.int
+    ATTEMPT_NUMBER_FIELD_NUMBER: builtins.int
+    TENANT_FIELD_NUMBER: builtins.int
+    PROJECT_FIELD_NUMBER: builtins.int
+    RUN_CLASS_FIELD_NUMBER: builtins.int
+    PRIORITY_FIELD_NUMBER: builtins.int
+    DEADLINE_FIELD_NUMBER: builtins.int
+    HANDLER_FIELD_NUMBER: builtins.int
+    REQUIRES_FIELD_NUMBER: builtins.int
+    READY_AT_FIELD_NUMBER: builtins.int
+    LEASED_AT_FIELD_NUMBER: builtins.int
+    ENDED_AT_FIELD_NUMBER: builtins.int
+    WORKER_ID_FIELD_NUMBER: builtins.int
+    FLEET_FIELD_NUMBER: builtins.int
+    run_id: builtins.str
+    """The run."""
+    step_key: builtins.str
+    """The step."""
+    attempt_number: builtins.int
+    """From 1."""
+    tenant: builtins.str
+    """Whose."""
+    project: builtins.str
+    """Its project."""
+    run_class: builtins.int
+    """runway.launch.v1.RunClass."""
+    priority: builtins.int
+    """Higher goes first within its class."""
+    handler: builtins.str
+    """What a worker must carry."""
+    worker_id: builtins.str
+    """Who had it."""
+    fleet: builtins.str
+    """The fleet whose worker had it; empty: a worker of the tenant, or the attempt is an earlier one."""
+    @property
+    def deadline(self) -> google.protobuf.timestamp_pb2.Timestamp:
+        """When its run expires."""
+
+    @property
+    def requires(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
+        """Labels that a worker must have."""
+
+    @property
+    def ready_at(self) -> google.protobuf.timestamp_pb2.Timestamp:
+        """When it could have been granted. Unset for the earlier attempts of a step that was tried again: that is not kept."""
+
+    @property
+    def leased_at(self) -> google.protobuf.timestamp_pb2.Timestamp:
+        """When it was granted; unset: it was not."""
+
+    @property
+    def ended_at(self) -> google.protobuf.timestamp_pb2.Timestamp:
+        """When its attempt ended; unset: it did not."""
+
+    def __init__(
+        self,
+        *,
+        run_id: builtins.str = ...,
+        step_key: builtins.str = ...,
+        attempt_number: builtins.int = ...,
+        tenant: builtins.str = ...,
+        project: builtins.str = ...,
+        run_class: builtins.int = ...,
+        priority: builtins.int = ...,
+        deadline: google.protobuf.timestamp_pb2.Timestamp | None = ...,
+        handler: builtins.str = ...,
+        requires: collections.abc.Iterable[builtins.str] | None = ...,
+        ready_at: google.protobuf.timestamp_pb2.Timestamp | None = ...,
+        leased_at: google.protobuf.timestamp_pb2.Timestamp | None = ...,
+        ended_at: google.protobuf.timestamp_pb2.Timestamp | None = ...,
+        worker_id: builtins.str = ...,
+        fleet: builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: typing_extensions.TypeAlias = typing.Literal["deadline", b"deadline", "ended_at", b"ended_at", "leased_at", b"leased_at", "ready_at", b"ready_at"]
+    def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
+    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["attempt_number", b"attempt_number", "deadline", b"deadline", "ended_at", b"ended_at", "fleet", b"fleet", "handler", b"handler", "leased_at", b"leased_at", "priority", b"priority", "project", b"project", "ready_at", b"ready_at", "requires", b"requires", "run_class", b"run_class", "run_id", b"run_id", "step_key", b"step_key", "tenant", b"tenant", "worker_id", b"worker_id"]
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+
+Global___RecordedTicket: typing_extensions.TypeAlias = RecordedTicket
+
+@typing.final
+class ExportTicketsResponse(google.protobuf.message.Message):
+    """Tickets."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    TICKETS_FIELD_NUMBER: builtins.int
+    NEXT_PAGE_TOKEN_FIELD_NUMBER: builtins.int
+    next_page_token: builtins.str
+    """Empty: the last page."""
+    @property
+    def tickets(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___RecordedTicket]:
+        """By run and step."""
+
+    def __init__(
+        self,
+        *,
+        tickets: collections.abc.Iterable[Global___RecordedTicket] | None = ...,
+        next_page_token: builtins.str = ...,
+    ) -> None: ...
+    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["next_page_token", b"next_page_token", "tickets", b"tickets"]
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+
+Global___ExportTicketsResponse: typing_extensions.TypeAlias = ExportTicketsResponse

@@ -61,6 +61,11 @@ class ControlServiceStub(object):
                 request_serializer=runway_dot_scheduler_dot_v1_dot_control__service__pb2.ReturnShardsRequest.SerializeToString,
                 response_deserializer=runway_dot_scheduler_dot_v1_dot_control__service__pb2.ReturnShardsResponse.FromString,
                 _registered_method=True)
+        self.ExportTickets = channel.unary_unary(
+                '/runway.scheduler.v1.ControlService/ExportTickets',
+                request_serializer=runway_dot_scheduler_dot_v1_dot_control__service__pb2.ExportTicketsRequest.SerializeToString,
+                response_deserializer=runway_dot_scheduler_dot_v1_dot_control__service__pb2.ExportTicketsResponse.FromString,
+                _registered_method=True)
         self.ListQueues = channel.unary_unary(
                 '/runway.scheduler.v1.ControlService/ListQueues',
                 request_serializer=runway_dot_scheduler_dot_v1_dot_control__service__pb2.ListQueuesRequest.SerializeToString,
@@ -114,6 +119,15 @@ class ControlServiceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ExportTickets(self, request, context):
+        """Tickets of runs launched in a span of time, as far as they are remembered: when each was ready, leased and ended, and what it
+        needed. For `runway queue record`, whose file `runway queue simulate` replays. No input, no output.
+        Errors: INVALID_FIELD (page_token).
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def ListQueues(self, request, context):
         """What waits and what is live, by tenant, project and handler, with the holds on it.
         Errors: none of its own.
@@ -149,6 +163,11 @@ def add_ControlServiceServicer_to_server(servicer, server):
                     servicer.ReturnShards,
                     request_deserializer=runway_dot_scheduler_dot_v1_dot_control__service__pb2.ReturnShardsRequest.FromString,
                     response_serializer=runway_dot_scheduler_dot_v1_dot_control__service__pb2.ReturnShardsResponse.SerializeToString,
+            ),
+            'ExportTickets': grpc.unary_unary_rpc_method_handler(
+                    servicer.ExportTickets,
+                    request_deserializer=runway_dot_scheduler_dot_v1_dot_control__service__pb2.ExportTicketsRequest.FromString,
+                    response_serializer=runway_dot_scheduler_dot_v1_dot_control__service__pb2.ExportTicketsResponse.SerializeToString,
             ),
             'ListQueues': grpc.unary_unary_rpc_method_handler(
                     servicer.ListQueues,
@@ -293,6 +312,33 @@ class ControlService(object):
             '/runway.scheduler.v1.ControlService/ReturnShards',
             runway_dot_scheduler_dot_v1_dot_control__service__pb2.ReturnShardsRequest.SerializeToString,
             runway_dot_scheduler_dot_v1_dot_control__service__pb2.ReturnShardsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ExportTickets(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/runway.scheduler.v1.ControlService/ExportTickets',
+            runway_dot_scheduler_dot_v1_dot_control__service__pb2.ExportTicketsRequest.SerializeToString,
+            runway_dot_scheduler_dot_v1_dot_control__service__pb2.ExportTicketsResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -50,6 +50,11 @@ class ControlServiceStub:
     """Shards that were handed over belong to whom hashing says again.
     Errors: none of its own.
     """
+    ExportTickets: grpc.UnaryUnaryMultiCallable[runway.scheduler.v1.control_service_pb2.ExportTicketsRequest, runway.scheduler.v1.control_service_pb2.ExportTicketsResponse]
+    """Tickets of runs launched in a span of time, as far as they are remembered: when each was ready, leased and ended, and what it
+    needed. For `runway queue record`, whose file `runway queue simulate` replays. No input, no output.
+    Errors: INVALID_FIELD (page_token).
+    """
     ListQueues: grpc.UnaryUnaryMultiCallable[runway.scheduler.v1.control_service_pb2.ListQueuesRequest, runway.scheduler.v1.control_service_pb2.ListQueuesResponse]
     """What waits and what is live, by tenant, project and handler, with the holds on it.
     Errors: none of its own.
@@ -82,6 +87,11 @@ class ControlServiceAsyncStub(ControlServiceStub):
     ReturnShards: grpc.aio.UnaryUnaryMultiCallable[runway.scheduler.v1.control_service_pb2.ReturnShardsRequest, runway.scheduler.v1.control_service_pb2.ReturnShardsResponse]  # type: ignore[assignment]
     """Shards that were handed over belong to whom hashing says again.
     Errors: none of its own.
+    """
+    ExportTickets: grpc.aio.UnaryUnaryMultiCallable[runway.scheduler.v1.control_service_pb2.ExportTicketsRequest, runway.scheduler.v1.control_service_pb2.ExportTicketsResponse]  # type: ignore[assignment]
+    """Tickets of runs launched in a span of time, as far as they are remembered: when each was ready, leased and ended, and what it
+    needed. For `runway queue record`, whose file `runway queue simulate` replays. No input, no output.
+    Errors: INVALID_FIELD (page_token).
     """
     ListQueues: grpc.aio.UnaryUnaryMultiCallable[runway.scheduler.v1.control_service_pb2.ListQueuesRequest, runway.scheduler.v1.control_service_pb2.ListQueuesResponse]  # type: ignore[assignment]
     """What waits and what is live, by tenant, project and handler, with the holds on it.
@@ -142,6 +152,17 @@ class ControlServiceServicer(metaclass=abc.ABCMeta):
     ) -> typing.Union[runway.scheduler.v1.control_service_pb2.ReturnShardsResponse, collections.abc.Awaitable[runway.scheduler.v1.control_service_pb2.ReturnShardsResponse]]:
         """Shards that were handed over belong to whom hashing says again.
         Errors: none of its own.
+        """
+
+    @abc.abstractmethod
+    def ExportTickets(
+        self,
+        request: runway.scheduler.v1.control_service_pb2.ExportTicketsRequest,
+        context: _ServicerContext,
+    ) -> typing.Union[runway.scheduler.v1.control_service_pb2.ExportTicketsResponse, collections.abc.Awaitable[runway.scheduler.v1.control_service_pb2.ExportTicketsResponse]]:
+        """Tickets of runs launched in a span of time, as far as they are remembered: when each was ready, leased and ended, and what it
+        needed. For `runway queue record`, whose file `runway queue simulate` replays. No input, no output.
+        Errors: INVALID_FIELD (page_token).
         """
 
     @abc.abstractmethod

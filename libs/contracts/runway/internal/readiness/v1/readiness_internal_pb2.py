@@ -23,10 +23,11 @@ _sym_db = _symbol_database.Default()
 
 
 from buf.validate import validate_pb2 as buf_dot_validate_dot_validate__pb2
+from runway.common.v1 import explain_pb2 as runway_dot_common_dot_v1_dot_explain__pb2
 from runway.common.v1 import policy_pb2 as runway_dot_common_dot_v1_dot_policy__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n5runway/internal/readiness/v1/readiness_internal.proto\x12\x1crunway.internal.readiness.v1\x1a\x1b\x62uf/validate/validate.proto\x1a\x1drunway/common/v1/policy.proto\"5\n\x0fGetWaitsRequest\x12\"\n\x07run_ids\x18\x01 \x03(\x0c\x42\x11\xbaH\x0e\x92\x01\x0b\x08\x01\x10\xf4\x03\"\x04z\x02h\x10\"-\n\x08RunWaits\x12\x10\n\x08\x61ll_wait\x18\x01 \x01(\x08\x12\x0f\n\x07reasons\x18\x02 \x03(\t\"I\n\x10GetWaitsResponse\x12\x35\n\x05waits\x18\x01 \x03(\x0b\x32&.runway.internal.readiness.v1.RunWaits2\x8b\x01\n\x18ReadinessInternalService\x12o\n\x08GetWaits\x12-.runway.internal.readiness.v1.GetWaitsRequest\x1a..runway.internal.readiness.v1.GetWaitsResponse\"\x04\xa8\xbb\x18\x05\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n5runway/internal/readiness/v1/readiness_internal.proto\x12\x1crunway.internal.readiness.v1\x1a\x1b\x62uf/validate/validate.proto\x1a\x1erunway/common/v1/explain.proto\x1a\x1drunway/common/v1/policy.proto\"5\n\x0fGetWaitsRequest\x12\"\n\x07run_ids\x18\x01 \x03(\x0c\x42\x11\xbaH\x0e\x92\x01\x0b\x08\x01\x10\xf4\x03\"\x04z\x02h\x10\"-\n\x08RunWaits\x12\x10\n\x08\x61ll_wait\x18\x01 \x01(\x08\x12\x0f\n\x07reasons\x18\x02 \x03(\t\"I\n\x10GetWaitsResponse\x12\x35\n\x05waits\x18\x01 \x03(\x0b\x32&.runway.internal.readiness.v1.RunWaits\"\x81\x01\n\x13\x45xplainStepsRequest\x12\x17\n\x06run_id\x18\x01 \x01(\x0c\x42\x07\xbaH\x04z\x02h\x10\x12\x1a\n\x08step_key\x18\x02 \x01(\tB\x08\xbaH\x05r\x03\x18\xc8\x01\x12\x1d\n\tpage_size\x18\x03 \x01(\x05\x42\n\xbaH\x07\x1a\x05\x18\xf4\x03(\x00\x12\x16\n\x05\x61\x66ter\x18\x04 \x01(\x05\x42\x07\xbaH\x04\x1a\x02(\x00\"\x88\x01\n\rStepExplained\x12\x10\n\x08step_key\x18\x01 \x01(\t\x12\r\n\x05state\x18\x02 \x01(\t\x12+\n\x08\x62lockers\x18\x03 \x03(\x0b\x32\x19.runway.common.v1.Blocker\x12\x10\n\x08\x61ttempts\x18\x04 \x01(\x05\x12\x17\n\x0fticket_sequence\x18\x05 \x01(\x05\"u\n\x14\x45xplainStepsResponse\x12\r\n\x05known\x18\x01 \x01(\x08\x12:\n\x05steps\x18\x02 \x03(\x0b\x32+.runway.internal.readiness.v1.StepExplained\x12\x12\n\nnext_after\x18\x03 \x01(\x05\x32\x88\x02\n\x18ReadinessInternalService\x12o\n\x08GetWaits\x12-.runway.internal.readiness.v1.GetWaitsRequest\x1a..runway.internal.readiness.v1.GetWaitsResponse\"\x04\xa8\xbb\x18\x05\x12{\n\x0c\x45xplainSteps\x12\x31.runway.internal.readiness.v1.ExplainStepsRequest\x1a\x32.runway.internal.readiness.v1.ExplainStepsResponse\"\x04\xa8\xbb\x18\x05\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -35,14 +36,30 @@ if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_GETWAITSREQUEST'].fields_by_name['run_ids']._loaded_options = None
   _globals['_GETWAITSREQUEST'].fields_by_name['run_ids']._serialized_options = b'\272H\016\222\001\013\010\001\020\364\003\"\004z\002h\020'
+  _globals['_EXPLAINSTEPSREQUEST'].fields_by_name['run_id']._loaded_options = None
+  _globals['_EXPLAINSTEPSREQUEST'].fields_by_name['run_id']._serialized_options = b'\272H\004z\002h\020'
+  _globals['_EXPLAINSTEPSREQUEST'].fields_by_name['step_key']._loaded_options = None
+  _globals['_EXPLAINSTEPSREQUEST'].fields_by_name['step_key']._serialized_options = b'\272H\005r\003\030\310\001'
+  _globals['_EXPLAINSTEPSREQUEST'].fields_by_name['page_size']._loaded_options = None
+  _globals['_EXPLAINSTEPSREQUEST'].fields_by_name['page_size']._serialized_options = b'\272H\007\032\005\030\364\003(\000'
+  _globals['_EXPLAINSTEPSREQUEST'].fields_by_name['after']._loaded_options = None
+  _globals['_EXPLAINSTEPSREQUEST'].fields_by_name['after']._serialized_options = b'\272H\004\032\002(\000'
   _globals['_READINESSINTERNALSERVICE'].methods_by_name['GetWaits']._loaded_options = None
   _globals['_READINESSINTERNALSERVICE'].methods_by_name['GetWaits']._serialized_options = b'\250\273\030\005'
-  _globals['_GETWAITSREQUEST']._serialized_start=147
-  _globals['_GETWAITSREQUEST']._serialized_end=200
-  _globals['_RUNWAITS']._serialized_start=202
-  _globals['_RUNWAITS']._serialized_end=247
-  _globals['_GETWAITSRESPONSE']._serialized_start=249
-  _globals['_GETWAITSRESPONSE']._serialized_end=322
-  _globals['_READINESSINTERNALSERVICE']._serialized_start=325
-  _globals['_READINESSINTERNALSERVICE']._serialized_end=464
+  _globals['_READINESSINTERNALSERVICE'].methods_by_name['ExplainSteps']._loaded_options = None
+  _globals['_READINESSINTERNALSERVICE'].methods_by_name['ExplainSteps']._serialized_options = b'\250\273\030\005'
+  _globals['_GETWAITSREQUEST']._serialized_start=179
+  _globals['_GETWAITSREQUEST']._serialized_end=232
+  _globals['_RUNWAITS']._serialized_start=234
+  _globals['_RUNWAITS']._serialized_end=279
+  _globals['_GETWAITSRESPONSE']._serialized_start=281
+  _globals['_GETWAITSRESPONSE']._serialized_end=354
+  _globals['_EXPLAINSTEPSREQUEST']._serialized_start=357
+  _globals['_EXPLAINSTEPSREQUEST']._serialized_end=486
+  _globals['_STEPEXPLAINED']._serialized_start=489
+  _globals['_STEPEXPLAINED']._serialized_end=625
+  _globals['_EXPLAINSTEPSRESPONSE']._serialized_start=627
+  _globals['_EXPLAINSTEPSRESPONSE']._serialized_end=744
+  _globals['_READINESSINTERNALSERVICE']._serialized_start=747
+  _globals['_READINESSINTERNALSERVICE']._serialized_end=1011
 # @@protoc_insertion_point(module_scope)

@@ -8,6 +8,7 @@ import collections.abc
 import google.protobuf.descriptor
 import google.protobuf.internal.containers
 import google.protobuf.message
+import runway.common.v1.explain_pb2
 import sys
 import typing
 
@@ -84,3 +85,100 @@ class GetWaitsResponse(google.protobuf.message.Message):
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
 
 Global___GetWaitsResponse: typing_extensions.TypeAlias = GetWaitsResponse
+
+@typing.final
+class ExplainStepsRequest(google.protobuf.message.Message):
+    """Which steps."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    RUN_ID_FIELD_NUMBER: builtins.int
+    STEP_KEY_FIELD_NUMBER: builtins.int
+    PAGE_SIZE_FIELD_NUMBER: builtins.int
+    AFTER_FIELD_NUMBER: builtins.int
+    run_id: builtins.bytes
+    """16 bytes."""
+    step_key: builtins.str
+    """This step, also one that is over; empty: every step that is not."""
+    page_size: builtins.int
+    """At most 500; 0: 100."""
+    after: builtins.int
+    """Only steps after so many in the order of the workflow."""
+    def __init__(
+        self,
+        *,
+        run_id: builtins.bytes = ...,
+        step_key: builtins.str = ...,
+        page_size: builtins.int = ...,
+        after: builtins.int = ...,
+    ) -> None: ...
+    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["after", b"after", "page_size", b"page_size", "run_id", b"run_id", "step_key", b"step_key"]
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+
+Global___ExplainStepsRequest: typing_extensions.TypeAlias = ExplainStepsRequest
+
+@typing.final
+class StepExplained(google.protobuf.message.Message):
+    """One step."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    STEP_KEY_FIELD_NUMBER: builtins.int
+    STATE_FIELD_NUMBER: builtins.int
+    BLOCKERS_FIELD_NUMBER: builtins.int
+    ATTEMPTS_FIELD_NUMBER: builtins.int
+    TICKET_SEQUENCE_FIELD_NUMBER: builtins.int
+    step_key: builtins.str
+    """The step."""
+    state: builtins.str
+    """pending, ready, running, waiting, cancelling, succeeded, failed, skipped or cancelled."""
+    attempts: builtins.int
+    """Attempts that ended."""
+    ticket_sequence: builtins.int
+    """The number of its newest ticket; 0: none yet."""
+    @property
+    def blockers(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[runway.common.v1.explain_pb2.Blocker]:
+        """What keeps it from having a ticket, in order; empty for a step that has one."""
+
+    def __init__(
+        self,
+        *,
+        step_key: builtins.str = ...,
+        state: builtins.str = ...,
+        blockers: collections.abc.Iterable[runway.common.v1.explain_pb2.Blocker] | None = ...,
+        attempts: builtins.int = ...,
+        ticket_sequence: builtins.int = ...,
+    ) -> None: ...
+    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["attempts", b"attempts", "blockers", b"blockers", "state", b"state", "step_key", b"step_key", "ticket_sequence", b"ticket_sequence"]
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+
+Global___StepExplained: typing_extensions.TypeAlias = StepExplained
+
+@typing.final
+class ExplainStepsResponse(google.protobuf.message.Message):
+    """Steps of a run."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    KNOWN_FIELD_NUMBER: builtins.int
+    STEPS_FIELD_NUMBER: builtins.int
+    NEXT_AFTER_FIELD_NUMBER: builtins.int
+    known: builtins.bool
+    """Whether readiness knows the run."""
+    next_after: builtins.int
+    """Give it as `after` for the next page; 0: the last page."""
+    @property
+    def steps(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___StepExplained]:
+        """In the order of the workflow."""
+
+    def __init__(
+        self,
+        *,
+        known: builtins.bool = ...,
+        steps: collections.abc.Iterable[Global___StepExplained] | None = ...,
+        next_after: builtins.int = ...,
+    ) -> None: ...
+    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["known", b"known", "next_after", b"next_after", "steps", b"steps"]
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+
+Global___ExplainStepsResponse: typing_extensions.TypeAlias = ExplainStepsResponse

@@ -40,6 +40,11 @@ class ReadinessInternalServiceStub(object):
                 request_serializer=runway_dot_internal_dot_readiness_dot_v1_dot_readiness__internal__pb2.GetWaitsRequest.SerializeToString,
                 response_deserializer=runway_dot_internal_dot_readiness_dot_v1_dot_readiness__internal__pb2.GetWaitsResponse.FromString,
                 _registered_method=True)
+        self.ExplainSteps = channel.unary_unary(
+                '/runway.internal.readiness.v1.ReadinessInternalService/ExplainSteps',
+                request_serializer=runway_dot_internal_dot_readiness_dot_v1_dot_readiness__internal__pb2.ExplainStepsRequest.SerializeToString,
+                response_deserializer=runway_dot_internal_dot_readiness_dot_v1_dot_readiness__internal__pb2.ExplainStepsResponse.FromString,
+                _registered_method=True)
 
 
 class ReadinessInternalServiceServicer(object):
@@ -54,6 +59,14 @@ class ReadinessInternalServiceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ExplainSteps(self, request, context):
+        """What keeps the steps of a run that are not over from having a ticket.
+        Errors: AUTHORITY_UNREACHABLE.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_ReadinessInternalServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -61,6 +74,11 @@ def add_ReadinessInternalServiceServicer_to_server(servicer, server):
                     servicer.GetWaits,
                     request_deserializer=runway_dot_internal_dot_readiness_dot_v1_dot_readiness__internal__pb2.GetWaitsRequest.FromString,
                     response_serializer=runway_dot_internal_dot_readiness_dot_v1_dot_readiness__internal__pb2.GetWaitsResponse.SerializeToString,
+            ),
+            'ExplainSteps': grpc.unary_unary_rpc_method_handler(
+                    servicer.ExplainSteps,
+                    request_deserializer=runway_dot_internal_dot_readiness_dot_v1_dot_readiness__internal__pb2.ExplainStepsRequest.FromString,
+                    response_serializer=runway_dot_internal_dot_readiness_dot_v1_dot_readiness__internal__pb2.ExplainStepsResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -91,6 +109,33 @@ class ReadinessInternalService(object):
             '/runway.internal.readiness.v1.ReadinessInternalService/GetWaits',
             runway_dot_internal_dot_readiness_dot_v1_dot_readiness__internal__pb2.GetWaitsRequest.SerializeToString,
             runway_dot_internal_dot_readiness_dot_v1_dot_readiness__internal__pb2.GetWaitsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ExplainSteps(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/runway.internal.readiness.v1.ReadinessInternalService/ExplainSteps',
+            runway_dot_internal_dot_readiness_dot_v1_dot_readiness__internal__pb2.ExplainStepsRequest.SerializeToString,
+            runway_dot_internal_dot_readiness_dot_v1_dot_readiness__internal__pb2.ExplainStepsResponse.FromString,
             options,
             channel_credentials,
             insecure,

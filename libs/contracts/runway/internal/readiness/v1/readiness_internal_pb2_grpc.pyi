@@ -31,6 +31,10 @@ class ReadinessInternalServiceStub:
     """What the open steps of runs wait for, so that a run can say so too.
     Errors: AUTHORITY_UNREACHABLE.
     """
+    ExplainSteps: grpc.UnaryUnaryMultiCallable[runway.internal.readiness.v1.readiness_internal_pb2.ExplainStepsRequest, runway.internal.readiness.v1.readiness_internal_pb2.ExplainStepsResponse]
+    """What keeps the steps of a run that are not over from having a ticket.
+    Errors: AUTHORITY_UNREACHABLE.
+    """
 
 @typing.type_check_only
 class ReadinessInternalServiceAsyncStub(ReadinessInternalServiceStub):
@@ -39,6 +43,10 @@ class ReadinessInternalServiceAsyncStub(ReadinessInternalServiceStub):
     def __init__(self, channel: grpc.aio.Channel) -> None: ...
     GetWaits: grpc.aio.UnaryUnaryMultiCallable[runway.internal.readiness.v1.readiness_internal_pb2.GetWaitsRequest, runway.internal.readiness.v1.readiness_internal_pb2.GetWaitsResponse]  # type: ignore[assignment]
     """What the open steps of runs wait for, so that a run can say so too.
+    Errors: AUTHORITY_UNREACHABLE.
+    """
+    ExplainSteps: grpc.aio.UnaryUnaryMultiCallable[runway.internal.readiness.v1.readiness_internal_pb2.ExplainStepsRequest, runway.internal.readiness.v1.readiness_internal_pb2.ExplainStepsResponse]  # type: ignore[assignment]
+    """What keeps the steps of a run that are not over from having a ticket.
     Errors: AUTHORITY_UNREACHABLE.
     """
 
@@ -52,6 +60,16 @@ class ReadinessInternalServiceServicer(metaclass=abc.ABCMeta):
         context: _ServicerContext,
     ) -> typing.Union[runway.internal.readiness.v1.readiness_internal_pb2.GetWaitsResponse, collections.abc.Awaitable[runway.internal.readiness.v1.readiness_internal_pb2.GetWaitsResponse]]:
         """What the open steps of runs wait for, so that a run can say so too.
+        Errors: AUTHORITY_UNREACHABLE.
+        """
+
+    @abc.abstractmethod
+    def ExplainSteps(
+        self,
+        request: runway.internal.readiness.v1.readiness_internal_pb2.ExplainStepsRequest,
+        context: _ServicerContext,
+    ) -> typing.Union[runway.internal.readiness.v1.readiness_internal_pb2.ExplainStepsResponse, collections.abc.Awaitable[runway.internal.readiness.v1.readiness_internal_pb2.ExplainStepsResponse]]:
+        """What keeps the steps of a run that are not over from having a ticket.
         Errors: AUTHORITY_UNREACHABLE.
         """
 

@@ -23,10 +23,12 @@ _sym_db = _symbol_database.Default()
 
 
 from buf.validate import validate_pb2 as buf_dot_validate_dot_validate__pb2
+from google.protobuf import timestamp_pb2 as google_dot_protobuf_dot_timestamp__pb2
+from runway.common.v1 import explain_pb2 as runway_dot_common_dot_v1_dot_explain__pb2
 from runway.common.v1 import policy_pb2 as runway_dot_common_dot_v1_dot_policy__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n5runway/internal/scheduler/v1/scheduler_internal.proto\x12\x1crunway.internal.scheduler.v1\x1a\x1b\x62uf/validate/validate.proto\x1a\x1drunway/common/v1/policy.proto\"\xcf\x01\n\x0e\x46orwardRequest\x12P\n\x04verb\x18\x01 \x01(\tBB\xbaH?r=R\x05\x63laimR\theartbeatR\x08\x63ompleteR\x0frecord_commandsR\x05renewR\x07\x64\x65liver\x12\x0f\n\x07request\x18\x02 \x01(\x0c\x12\x17\n\x06tenant\x18\x03 \x01(\tB\x07\xbaH\x04r\x02\x18?\x12\x18\n\x07project\x18\x04 \x01(\tB\x07\xbaH\x04r\x02\x18?\x12\x18\n\x06shards\x18\x05 \x03(\x05\x42\x08\xbaH\x05\x92\x01\x02\x10@\x12\r\n\x05\x66leet\x18\x06 \x01(\x08\"#\n\x0f\x46orwardResponse\x12\x10\n\x08response\x18\x01 \x01(\x0c\"4\n\x15GetSigningKeysRequest\x12\x1b\n\x07key_ids\x18\x01 \x03(\x0c\x42\n\xbaH\x07\x92\x01\x04\x08\x01\x10\x64\"0\n\nSigningKey\x12\x0e\n\x06key_id\x18\x01 \x01(\x0c\x12\x12\n\npublic_key\x18\x02 \x01(\x0c\"P\n\x16GetSigningKeysResponse\x12\x36\n\x04keys\x18\x01 \x03(\x0b\x32(.runway.internal.scheduler.v1.SigningKey2\x94\x02\n\x18SchedulerInternalService\x12p\n\x07\x46orward\x12,.runway.internal.scheduler.v1.ForwardRequest\x1a-.runway.internal.scheduler.v1.ForwardResponse\"\x08\xa8\xbb\x18\x05\xb0\xbb\x18\x02\x12\x85\x01\n\x0eGetSigningKeys\x12\x33.runway.internal.scheduler.v1.GetSigningKeysRequest\x1a\x34.runway.internal.scheduler.v1.GetSigningKeysResponse\"\x08\xa8\xbb\x18\x05\xb0\xbb\x18\x03\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n5runway/internal/scheduler/v1/scheduler_internal.proto\x12\x1crunway.internal.scheduler.v1\x1a\x1b\x62uf/validate/validate.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1erunway/common/v1/explain.proto\x1a\x1drunway/common/v1/policy.proto\"\xd8\x01\n\x0e\x46orwardRequest\x12Y\n\x04verb\x18\x01 \x01(\tBK\xbaHHrFR\x05\x63laimR\theartbeatR\x08\x63ompleteR\x0frecord_commandsR\x05renewR\x07\x64\x65liverR\x07\x65xplain\x12\x0f\n\x07request\x18\x02 \x01(\x0c\x12\x17\n\x06tenant\x18\x03 \x01(\tB\x07\xbaH\x04r\x02\x18?\x12\x18\n\x07project\x18\x04 \x01(\tB\x07\xbaH\x04r\x02\x18?\x12\x18\n\x06shards\x18\x05 \x03(\x05\x42\x08\xbaH\x05\x92\x01\x02\x10@\x12\r\n\x05\x66leet\x18\x06 \x01(\x08\"#\n\x0f\x46orwardResponse\x12\x10\n\x08response\x18\x01 \x01(\x0c\"4\n\x15GetSigningKeysRequest\x12\x1b\n\x07key_ids\x18\x01 \x03(\x0c\x42\n\xbaH\x07\x92\x01\x04\x08\x01\x10\x64\"0\n\nSigningKey\x12\x0e\n\x06key_id\x18\x01 \x01(\x0c\x12\x12\n\npublic_key\x18\x02 \x01(\x0c\"P\n\x16GetSigningKeysResponse\x12\x36\n\x04keys\x18\x01 \x03(\x0b\x32(.runway.internal.scheduler.v1.SigningKey\"W\n\x15\x45xplainTicketsRequest\x12\x17\n\x06run_id\x18\x01 \x01(\x0c\x42\x07\xbaH\x04z\x02h\x10\x12%\n\tstep_keys\x18\x02 \x03(\tB\x12\xbaH\x0f\x92\x01\x0c\x10\xe8\x07\"\x07r\x05\x10\x01\x18\xc8\x01\"\xdd\x02\n\x0fTicketExplained\x12\x10\n\x08step_key\x18\x01 \x01(\t\x12>\n\x08standing\x18\x02 \x01(\x0e\x32,.runway.internal.scheduler.v1.TicketStanding\x12+\n\x08\x62lockers\x18\x03 \x03(\x0b\x32\x19.runway.common.v1.Blocker\x12\x31\n\x08position\x18\x04 \x01(\x0b\x32\x1f.runway.common.v1.QueuePosition\x12\x31\n\x08\x65stimate\x18\x05 \x01(\x0b\x32\x1f.runway.common.v1.StartEstimate\x12\x16\n\x0e\x61ttempt_number\x18\x06 \x01(\x05\x12)\n\x05since\x18\x07 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x11\n\tworker_id\x18\x08 \x01(\t\x12\x0f\n\x07handler\x18\t \x01(\t\"X\n\x16\x45xplainTicketsResponse\x12>\n\x07tickets\x18\x01 \x03(\x0b\x32-.runway.internal.scheduler.v1.TicketExplained*\xa0\x01\n\x0eTicketStanding\x12\x1f\n\x1bTICKET_STANDING_UNSPECIFIED\x10\x00\x12\x1b\n\x17TICKET_STANDING_WAITING\x10\x01\x12\x1a\n\x16TICKET_STANDING_LEASED\x10\x02\x12\x1a\n\x16TICKET_STANDING_ENDING\x10\x03\x12\x18\n\x14TICKET_STANDING_OVER\x10\x04\x32\x9c\x03\n\x18SchedulerInternalService\x12p\n\x07\x46orward\x12,.runway.internal.scheduler.v1.ForwardRequest\x1a-.runway.internal.scheduler.v1.ForwardResponse\"\x08\xa8\xbb\x18\x05\xb0\xbb\x18\x02\x12\x85\x01\n\x0eGetSigningKeys\x12\x33.runway.internal.scheduler.v1.GetSigningKeysRequest\x1a\x34.runway.internal.scheduler.v1.GetSigningKeysResponse\"\x08\xa8\xbb\x18\x05\xb0\xbb\x18\x03\x12\x85\x01\n\x0e\x45xplainTickets\x12\x33.runway.internal.scheduler.v1.ExplainTicketsRequest\x1a\x34.runway.internal.scheduler.v1.ExplainTicketsResponse\"\x08\xa8\xbb\x18\x05\xb0\xbb\x18\x02\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -34,7 +36,7 @@ _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'runway.internal.scheduler.v
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_FORWARDREQUEST'].fields_by_name['verb']._loaded_options = None
-  _globals['_FORWARDREQUEST'].fields_by_name['verb']._serialized_options = b'\272H?r=R\005claimR\theartbeatR\010completeR\017record_commandsR\005renewR\007deliver'
+  _globals['_FORWARDREQUEST'].fields_by_name['verb']._serialized_options = b'\272HHrFR\005claimR\theartbeatR\010completeR\017record_commandsR\005renewR\007deliverR\007explain'
   _globals['_FORWARDREQUEST'].fields_by_name['tenant']._loaded_options = None
   _globals['_FORWARDREQUEST'].fields_by_name['tenant']._serialized_options = b'\272H\004r\002\030?'
   _globals['_FORWARDREQUEST'].fields_by_name['project']._loaded_options = None
@@ -43,20 +45,34 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_FORWARDREQUEST'].fields_by_name['shards']._serialized_options = b'\272H\005\222\001\002\020@'
   _globals['_GETSIGNINGKEYSREQUEST'].fields_by_name['key_ids']._loaded_options = None
   _globals['_GETSIGNINGKEYSREQUEST'].fields_by_name['key_ids']._serialized_options = b'\272H\007\222\001\004\010\001\020d'
+  _globals['_EXPLAINTICKETSREQUEST'].fields_by_name['run_id']._loaded_options = None
+  _globals['_EXPLAINTICKETSREQUEST'].fields_by_name['run_id']._serialized_options = b'\272H\004z\002h\020'
+  _globals['_EXPLAINTICKETSREQUEST'].fields_by_name['step_keys']._loaded_options = None
+  _globals['_EXPLAINTICKETSREQUEST'].fields_by_name['step_keys']._serialized_options = b'\272H\017\222\001\014\020\350\007\"\007r\005\020\001\030\310\001'
   _globals['_SCHEDULERINTERNALSERVICE'].methods_by_name['Forward']._loaded_options = None
   _globals['_SCHEDULERINTERNALSERVICE'].methods_by_name['Forward']._serialized_options = b'\250\273\030\005\260\273\030\002'
   _globals['_SCHEDULERINTERNALSERVICE'].methods_by_name['GetSigningKeys']._loaded_options = None
   _globals['_SCHEDULERINTERNALSERVICE'].methods_by_name['GetSigningKeys']._serialized_options = b'\250\273\030\005\260\273\030\003'
-  _globals['_FORWARDREQUEST']._serialized_start=148
-  _globals['_FORWARDREQUEST']._serialized_end=355
-  _globals['_FORWARDRESPONSE']._serialized_start=357
-  _globals['_FORWARDRESPONSE']._serialized_end=392
-  _globals['_GETSIGNINGKEYSREQUEST']._serialized_start=394
-  _globals['_GETSIGNINGKEYSREQUEST']._serialized_end=446
-  _globals['_SIGNINGKEY']._serialized_start=448
-  _globals['_SIGNINGKEY']._serialized_end=496
-  _globals['_GETSIGNINGKEYSRESPONSE']._serialized_start=498
-  _globals['_GETSIGNINGKEYSRESPONSE']._serialized_end=578
-  _globals['_SCHEDULERINTERNALSERVICE']._serialized_start=581
-  _globals['_SCHEDULERINTERNALSERVICE']._serialized_end=857
+  _globals['_SCHEDULERINTERNALSERVICE'].methods_by_name['ExplainTickets']._loaded_options = None
+  _globals['_SCHEDULERINTERNALSERVICE'].methods_by_name['ExplainTickets']._serialized_options = b'\250\273\030\005\260\273\030\002'
+  _globals['_TICKETSTANDING']._serialized_start=1186
+  _globals['_TICKETSTANDING']._serialized_end=1346
+  _globals['_FORWARDREQUEST']._serialized_start=213
+  _globals['_FORWARDREQUEST']._serialized_end=429
+  _globals['_FORWARDRESPONSE']._serialized_start=431
+  _globals['_FORWARDRESPONSE']._serialized_end=466
+  _globals['_GETSIGNINGKEYSREQUEST']._serialized_start=468
+  _globals['_GETSIGNINGKEYSREQUEST']._serialized_end=520
+  _globals['_SIGNINGKEY']._serialized_start=522
+  _globals['_SIGNINGKEY']._serialized_end=570
+  _globals['_GETSIGNINGKEYSRESPONSE']._serialized_start=572
+  _globals['_GETSIGNINGKEYSRESPONSE']._serialized_end=652
+  _globals['_EXPLAINTICKETSREQUEST']._serialized_start=654
+  _globals['_EXPLAINTICKETSREQUEST']._serialized_end=741
+  _globals['_TICKETEXPLAINED']._serialized_start=744
+  _globals['_TICKETEXPLAINED']._serialized_end=1093
+  _globals['_EXPLAINTICKETSRESPONSE']._serialized_start=1095
+  _globals['_EXPLAINTICKETSRESPONSE']._serialized_end=1183
+  _globals['_SCHEDULERINTERNALSERVICE']._serialized_start=1349
+  _globals['_SCHEDULERINTERNALSERVICE']._serialized_end=1761
 # @@protoc_insertion_point(module_scope)

@@ -7,7 +7,10 @@ import builtins
 import collections.abc
 import google.protobuf.descriptor
 import google.protobuf.internal.containers
+import google.protobuf.internal.enum_type_wrapper
 import google.protobuf.message
+import google.protobuf.timestamp_pb2
+import runway.common.v1.explain_pb2
 import sys
 import typing
 
@@ -17,6 +20,38 @@ else:
     import typing_extensions
 
 DESCRIPTOR: google.protobuf.descriptor.FileDescriptor
+
+class _TicketStanding:
+    ValueType = typing.NewType("ValueType", builtins.int)
+    V: typing_extensions.TypeAlias = ValueType
+
+class _TicketStandingEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._EnumTypeWrapper[_TicketStanding.ValueType], builtins.type):
+    DESCRIPTOR: google.protobuf.descriptor.EnumDescriptor
+    TICKET_STANDING_UNSPECIFIED: _TicketStanding.ValueType  # 0
+    """Not a value."""
+    TICKET_STANDING_WAITING: _TicketStanding.ValueType  # 1
+    """Waits to be granted."""
+    TICKET_STANDING_LEASED: _TicketStanding.ValueType  # 2
+    """An attempt has it."""
+    TICKET_STANDING_ENDING: _TicketStanding.ValueType  # 3
+    """Its attempt ended, and not every point has acknowledged that."""
+    TICKET_STANDING_OVER: _TicketStanding.ValueType  # 4
+    """Over, or withdrawn."""
+
+class TicketStanding(_TicketStanding, metaclass=_TicketStandingEnumTypeWrapper):
+    """Where a ticket stands."""
+
+TICKET_STANDING_UNSPECIFIED: TicketStanding.ValueType  # 0
+"""Not a value."""
+TICKET_STANDING_WAITING: TicketStanding.ValueType  # 1
+"""Waits to be granted."""
+TICKET_STANDING_LEASED: TicketStanding.ValueType  # 2
+"""An attempt has it."""
+TICKET_STANDING_ENDING: TicketStanding.ValueType  # 3
+"""Its attempt ended, and not every point has acknowledged that."""
+TICKET_STANDING_OVER: TicketStanding.ValueType  # 4
+"""Over, or withdrawn."""
+Global___TicketStanding: typing_extensions.TypeAlias = TicketStanding
 
 @typing.final
 class ForwardRequest(google.protobuf.message.Message):
@@ -31,11 +66,11 @@ class ForwardRequest(google.protobuf.message.Message):
     SHARDS_FIELD_NUMBER: builtins.int
     FLEET_FIELD_NUMBER: builtins.int
     verb: builtins.str
-    """claim, heartbeat, complete, record_commands, renew, or deliver (events, as the inbox got them)."""
+    """claim, heartbeat, complete, record_commands, renew, deliver (events, as the inbox got them), or explain."""
     request: builtins.bytes
     """The serialized request of the verb, narrowed to the leader's shards."""
     tenant: builtins.str
-    """The caller's tenant; empty for deliver."""
+    """The caller's tenant; empty for deliver and explain."""
     project: builtins.str
     """The project its key is bound to; empty: any."""
     fleet: builtins.bool
@@ -142,3 +177,110 @@ class GetSigningKeysResponse(google.protobuf.message.Message):
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
 
 Global___GetSigningKeysResponse: typing_extensions.TypeAlias = GetSigningKeysResponse
+
+@typing.final
+class ExplainTicketsRequest(google.protobuf.message.Message):
+    """Which tickets."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    RUN_ID_FIELD_NUMBER: builtins.int
+    STEP_KEYS_FIELD_NUMBER: builtins.int
+    run_id: builtins.bytes
+    """16 bytes."""
+    @property
+    def step_keys(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
+        """These steps; empty: every step of the run with an open ticket."""
+
+    def __init__(
+        self,
+        *,
+        run_id: builtins.bytes = ...,
+        step_keys: collections.abc.Iterable[builtins.str] | None = ...,
+    ) -> None: ...
+    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["run_id", b"run_id", "step_keys", b"step_keys"]
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+
+Global___ExplainTicketsRequest: typing_extensions.TypeAlias = ExplainTicketsRequest
+
+@typing.final
+class TicketExplained(google.protobuf.message.Message):
+    """One ticket."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    STEP_KEY_FIELD_NUMBER: builtins.int
+    STANDING_FIELD_NUMBER: builtins.int
+    BLOCKERS_FIELD_NUMBER: builtins.int
+    POSITION_FIELD_NUMBER: builtins.int
+    ESTIMATE_FIELD_NUMBER: builtins.int
+    ATTEMPT_NUMBER_FIELD_NUMBER: builtins.int
+    SINCE_FIELD_NUMBER: builtins.int
+    WORKER_ID_FIELD_NUMBER: builtins.int
+    HANDLER_FIELD_NUMBER: builtins.int
+    step_key: builtins.str
+    """The step."""
+    standing: Global___TicketStanding.ValueType
+    """Where it stands."""
+    attempt_number: builtins.int
+    """The attempt's number, from 1."""
+    worker_id: builtins.str
+    """Who has it, while it is leased."""
+    handler: builtins.str
+    """What a worker must carry."""
+    @property
+    def blockers(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[runway.common.v1.explain_pb2.Blocker]:
+        """What keeps it from being granted, in order; empty while it waits: the next cycle grants it."""
+
+    @property
+    def position(self) -> runway.common.v1.explain_pb2.QueuePosition:
+        """Its place, while its leader has it in a queue."""
+
+    @property
+    def estimate(self) -> runway.common.v1.explain_pb2.StartEstimate:
+        """When it may start."""
+
+    @property
+    def since(self) -> google.protobuf.timestamp_pb2.Timestamp:
+        """Since when it waits, is leased or ended."""
+
+    def __init__(
+        self,
+        *,
+        step_key: builtins.str = ...,
+        standing: Global___TicketStanding.ValueType = ...,
+        blockers: collections.abc.Iterable[runway.common.v1.explain_pb2.Blocker] | None = ...,
+        position: runway.common.v1.explain_pb2.QueuePosition | None = ...,
+        estimate: runway.common.v1.explain_pb2.StartEstimate | None = ...,
+        attempt_number: builtins.int = ...,
+        since: google.protobuf.timestamp_pb2.Timestamp | None = ...,
+        worker_id: builtins.str = ...,
+        handler: builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: typing_extensions.TypeAlias = typing.Literal["estimate", b"estimate", "position", b"position", "since", b"since"]
+    def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
+    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["attempt_number", b"attempt_number", "blockers", b"blockers", "estimate", b"estimate", "handler", b"handler", "position", b"position", "since", b"since", "standing", b"standing", "step_key", b"step_key", "worker_id", b"worker_id"]
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+
+Global___TicketExplained: typing_extensions.TypeAlias = TicketExplained
+
+@typing.final
+class ExplainTicketsResponse(google.protobuf.message.Message):
+    """The tickets known, by step; a step that has none is missing."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    TICKETS_FIELD_NUMBER: builtins.int
+    @property
+    def tickets(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___TicketExplained]:
+        """At most 1,000."""
+
+    def __init__(
+        self,
+        *,
+        tickets: collections.abc.Iterable[Global___TicketExplained] | None = ...,
+    ) -> None: ...
+    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["tickets", b"tickets"]
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+
+Global___ExplainTicketsResponse: typing_extensions.TypeAlias = ExplainTicketsResponse

@@ -45,6 +45,11 @@ class SchedulerInternalServiceStub(object):
                 request_serializer=runway_dot_internal_dot_scheduler_dot_v1_dot_scheduler__internal__pb2.GetSigningKeysRequest.SerializeToString,
                 response_deserializer=runway_dot_internal_dot_scheduler_dot_v1_dot_scheduler__internal__pb2.GetSigningKeysResponse.FromString,
                 _registered_method=True)
+        self.ExplainTickets = channel.unary_unary(
+                '/runway.internal.scheduler.v1.SchedulerInternalService/ExplainTickets',
+                request_serializer=runway_dot_internal_dot_scheduler_dot_v1_dot_scheduler__internal__pb2.ExplainTicketsRequest.SerializeToString,
+                response_deserializer=runway_dot_internal_dot_scheduler_dot_v1_dot_scheduler__internal__pb2.ExplainTicketsResponse.FromString,
+                _registered_method=True)
 
 
 class SchedulerInternalServiceServicer(object):
@@ -67,6 +72,14 @@ class SchedulerInternalServiceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ExplainTickets(self, request, context):
+        """Where the tickets of a run stand and what keeps each from being granted. Any replica answers: it asks the leader of the shard.
+        Errors: AUTHORITY_UNREACHABLE.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_SchedulerInternalServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -79,6 +92,11 @@ def add_SchedulerInternalServiceServicer_to_server(servicer, server):
                     servicer.GetSigningKeys,
                     request_deserializer=runway_dot_internal_dot_scheduler_dot_v1_dot_scheduler__internal__pb2.GetSigningKeysRequest.FromString,
                     response_serializer=runway_dot_internal_dot_scheduler_dot_v1_dot_scheduler__internal__pb2.GetSigningKeysResponse.SerializeToString,
+            ),
+            'ExplainTickets': grpc.unary_unary_rpc_method_handler(
+                    servicer.ExplainTickets,
+                    request_deserializer=runway_dot_internal_dot_scheduler_dot_v1_dot_scheduler__internal__pb2.ExplainTicketsRequest.FromString,
+                    response_serializer=runway_dot_internal_dot_scheduler_dot_v1_dot_scheduler__internal__pb2.ExplainTicketsResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -136,6 +154,33 @@ class SchedulerInternalService(object):
             '/runway.internal.scheduler.v1.SchedulerInternalService/GetSigningKeys',
             runway_dot_internal_dot_scheduler_dot_v1_dot_scheduler__internal__pb2.GetSigningKeysRequest.SerializeToString,
             runway_dot_internal_dot_scheduler_dot_v1_dot_scheduler__internal__pb2.GetSigningKeysResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ExplainTickets(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/runway.internal.scheduler.v1.SchedulerInternalService/ExplainTickets',
+            runway_dot_internal_dot_scheduler_dot_v1_dot_scheduler__internal__pb2.ExplainTicketsRequest.SerializeToString,
+            runway_dot_internal_dot_scheduler_dot_v1_dot_scheduler__internal__pb2.ExplainTicketsResponse.FromString,
             options,
             channel_credentials,
             insecure,

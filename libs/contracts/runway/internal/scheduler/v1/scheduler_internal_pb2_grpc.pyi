@@ -35,6 +35,10 @@ class SchedulerInternalServiceStub:
     """Public halves of signing keys, for verifying lease tokens. Never calls out.
     Errors: AUTHORITY_UNREACHABLE.
     """
+    ExplainTickets: grpc.UnaryUnaryMultiCallable[runway.internal.scheduler.v1.scheduler_internal_pb2.ExplainTicketsRequest, runway.internal.scheduler.v1.scheduler_internal_pb2.ExplainTicketsResponse]
+    """Where the tickets of a run stand and what keeps each from being granted. Any replica answers: it asks the leader of the shard.
+    Errors: AUTHORITY_UNREACHABLE.
+    """
 
 @typing.type_check_only
 class SchedulerInternalServiceAsyncStub(SchedulerInternalServiceStub):
@@ -47,6 +51,10 @@ class SchedulerInternalServiceAsyncStub(SchedulerInternalServiceStub):
     """
     GetSigningKeys: grpc.aio.UnaryUnaryMultiCallable[runway.internal.scheduler.v1.scheduler_internal_pb2.GetSigningKeysRequest, runway.internal.scheduler.v1.scheduler_internal_pb2.GetSigningKeysResponse]  # type: ignore[assignment]
     """Public halves of signing keys, for verifying lease tokens. Never calls out.
+    Errors: AUTHORITY_UNREACHABLE.
+    """
+    ExplainTickets: grpc.aio.UnaryUnaryMultiCallable[runway.internal.scheduler.v1.scheduler_internal_pb2.ExplainTicketsRequest, runway.internal.scheduler.v1.scheduler_internal_pb2.ExplainTicketsResponse]  # type: ignore[assignment]
+    """Where the tickets of a run stand and what keeps each from being granted. Any replica answers: it asks the leader of the shard.
     Errors: AUTHORITY_UNREACHABLE.
     """
 
@@ -70,6 +78,16 @@ class SchedulerInternalServiceServicer(metaclass=abc.ABCMeta):
         context: _ServicerContext,
     ) -> typing.Union[runway.internal.scheduler.v1.scheduler_internal_pb2.GetSigningKeysResponse, collections.abc.Awaitable[runway.internal.scheduler.v1.scheduler_internal_pb2.GetSigningKeysResponse]]:
         """Public halves of signing keys, for verifying lease tokens. Never calls out.
+        Errors: AUTHORITY_UNREACHABLE.
+        """
+
+    @abc.abstractmethod
+    def ExplainTickets(
+        self,
+        request: runway.internal.scheduler.v1.scheduler_internal_pb2.ExplainTicketsRequest,
+        context: _ServicerContext,
+    ) -> typing.Union[runway.internal.scheduler.v1.scheduler_internal_pb2.ExplainTicketsResponse, collections.abc.Awaitable[runway.internal.scheduler.v1.scheduler_internal_pb2.ExplainTicketsResponse]]:
+        """Where the tickets of a run stand and what keeps each from being granted. Any replica answers: it asks the leader of the shard.
         Errors: AUTHORITY_UNREACHABLE.
         """
 

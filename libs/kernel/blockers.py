@@ -1,0 +1,94 @@
+"""Authoritative for the words in which services say why something does not run: every code, and what takes it away.
+
+A blocker is no refusal: nothing was asked and denied, something waits. Can go wrong: a code that nobody can look up. Each has a remedy
+here and its place in `deploy/handbook/explain.md`; a test asks for it.
+"""
+
+from collections.abc import Mapping
+from enum import StrEnum
+
+from libs.kernel.values import value
+
+
+class Block(StrEnum):
+    """What keeps a step from running. Stable: programs branch on it."""
+
+    RUN_DENIED = "RUN_DENIED"
+    RUN_ENDED = "RUN_ENDED"
+    RUN_CANCELLING = "RUN_CANCELLING"
+    RUN_PAUSED = "RUN_PAUSED"
+    RUN_NOT_BEGUN = "RUN_NOT_BEGUN"
+    SCOPE_STOPPED = "SCOPE_STOPPED"
+    STEP_OVER = "STEP_OVER"
+    NEEDS = "NEEDS"
+    RETRY_BACKOFF = "RETRY_BACKOFF"
+    RECONCILIATION = "RECONCILIATION"
+    WAITS_FOR = "WAITS_FOR"
+    UNDER_WAY = "UNDER_WAY"
+    NO_LEADER = "NO_LEADER"
+    RAISE_PENDING = "RAISE_PENDING"
+    GATE_UNREAD = "GATE_UNREAD"
+    HOLD = "HOLD"
+    NO_WORKER_CARRIES_BUILD = "NO_WORKER_CARRIES_BUILD"
+    NO_WORKER_HAS_LABELS = "NO_WORKER_HAS_LABELS"
+    TENANT_QUOTA = "TENANT_QUOTA"
+    PROJECT_QUOTA = "PROJECT_QUOTA"
+    NO_FREE_SLOT = "NO_FREE_SLOT"
+    RESERVE = "RESERVE"
+    MIGRATION_CAP = "MIGRATION_CAP"
+    ANSWER_FULL = "ANSWER_FULL"
+    SHARE = "SHARE"
+    POSITION = "POSITION"
+    BUDGET_USED = "BUDGET_USED"
+
+
+REMEDY: Mapping[Block, str] = {
+    Block.RUN_DENIED: "cure what its failure names, then launch a new run",
+    Block.RUN_ENDED: "none: the outcome stands; launch a new run",
+    Block.RUN_CANCELLING: "none: a cancel cannot be taken back; launch a new run",
+    Block.RUN_PAUSED: "resume the run",
+    Block.RUN_NOT_BEGUN: "wait a moment; if it stays, look at `runway case stuck` for events that are not delivered",
+    Block.SCOPE_STOPPED: "whoever stopped the tenant or project opens it again",
+    Block.STEP_OVER: "none: the step is over; launch a new run",
+    Block.NEEDS: "look at the steps it needs",
+    Block.RETRY_BACKOFF: "wait; to try again less often or sooner, change the step's retry policy in a new version",
+    Block.RECONCILIATION: "look at `runway case list`, and decide the case where no look-up does",
+    Block.WAITS_FOR: "bring what it waits for",
+    Block.UNDER_WAY: "wait a moment; if it stays, look at `runway case stuck` for events that are not delivered",
+    Block.NO_LEADER: "wait some seconds; if it stays, look at `runway shard list` and whether etcd answers",
+    Block.RAISE_PENDING: "wait a moment; if it stays, look whether the service named runs",
+    Block.GATE_UNREAD: "wait a moment; if it stays, look whether launch answers",
+    Block.HOLD: "release it: `runway queue|shard|worker release`",
+    Block.NO_WORKER_CARRIES_BUILD: "start a worker with this very build of the workflow",
+    Block.NO_WORKER_HAS_LABELS: "start a worker with these labels, or take them out of the step in a new version",
+    Block.TENANT_QUOTA: "wait for leases to end, or raise the bound: `runway share put TENANT --most-leases N`",
+    Block.PROJECT_QUOTA: "wait for leases to end, or raise the bound: `runway share put TENANT/PROJECT --most-leases N`",
+    Block.NO_FREE_SLOT: "wait for attempts to end, or start more workers",
+    Block.RESERVE: "wait, start more workers, or lower the reserve: `runway share policy --reserve N`",
+    Block.MIGRATION_CAP: "wait for idle slots, or raise the cap: `runway share policy --migration N`",
+    Block.ANSWER_FULL: "wait for the worker's next claim; hand large inputs on as artifacts",
+    Block.SHARE: "wait, or give its tenant more weight: `runway share put TENANT --weight N`",
+    Block.POSITION: "wait, or launch what is urgent with a higher priority",
+    Block.BUDGET_USED: "launch with a greater budget: calls that cost are refused from now on",
+}
+"""What takes each away, where nothing better is known."""
+
+
+@value(frozen=True, slots=True)
+class Blocker:
+    """One thing that keeps a step from running; 0 for a time that is not known."""
+
+    code: Block
+    message: str
+    remedy: str
+    detail: Mapping[str, str]
+    since_ms: int = 0
+    until_ms: int = 0
+
+
+def blocker(
+    code: Block, message: str, *, remedy: str = "", since_ms: int = 0, until_ms: int = 0, **detail: object
+) -> Blocker:
+    """A blocker with its remedy; facts for programs as text."""
+    facts = {name: str(fact) for name, fact in detail.items()}
+    return Blocker(code, message, remedy or REMEDY[code], facts, since_ms, until_ms)

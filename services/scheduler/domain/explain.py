@@ -1,0 +1,297 @@
+"""Authoritative for why a ticket is not granted: blockers in the order in which they would have to go, and its place. Pure.
+
+It looks at the snapshot that the planner would be given now. What stops a ticket whatever the others do (a hold, no worker that fits, a
+bound) is found first; where there is nothing of that kind the planner itself plans, and what is said is read from how its cycle
+ended. So a ticket without a blocker is one that the next cycle grants, and a test holds that for any snapshot.
+
+Can go wrong: a snapshot that moves on while it is explained. The answer is true of its moment.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from libs.kernel.blockers import Block, Blocker, blocker
+from libs.kernel.values import value
+from services.scheduler.domain.holds import Hold
+from services.scheduler.domain.lines import Candidate, Line, TenantQueue
+from services.scheduler.domain.planner import Played, Poll, Standing, fits, play
+from services.scheduler.domain.rank import INTERACTIVE, MIGRATION
+from services.scheduler.domain.shares import NOTHING, Part, claim
+
+LABELS_SHOWN = 5
+"""Sets of labels named in one sentence."""
+CURED_BY_TIME = frozenset(
+    {
+        Block.TENANT_QUOTA,
+        Block.PROJECT_QUOTA,
+        Block.NO_FREE_SLOT,
+        Block.RESERVE,
+        Block.MIGRATION_CAP,
+        Block.ANSWER_FULL,
+        Block.SHARE,
+        Block.POSITION,
+    }
+)
+"""Blockers that go when what goes before a ticket is done: only then a rate says anything."""
+
+
+@value(frozen=True, slots=True)
+class Carrier:
+    """A worker process heard of lately, whether it waits or works. Without a tenant it is shared."""
+
+    tenant: str
+    project: str
+    handlers: frozenset[str]
+    labels: frozenset[str]
+    hold: Hold | None = None
+
+    def fits(self, line: Line) -> bool:
+        """Whether it may run this line's tickets, by the planner's own rule."""
+        return fits(Poll(0, self.tenant, self.project, self.handlers, self.labels, 1), line)
+
+
+@value(frozen=True, slots=True)
+class Snapshot:
+    """What a claim cycle would be given now, and every worker heard of lately."""
+
+    polls: Sequence[Poll]
+    queues: Mapping[str, TenantQueue]
+    standing: Standing
+    carriers: Sequence[Carrier]
+
+
+@value(frozen=True, slots=True)
+class Position:
+    """Where a ticket stands."""
+
+    ahead_in_line: int
+    line_length: int
+    ahead_in_tenant: int
+    tenant_waiting: int
+    tenants_ahead: int
+    tenants_waiting: int
+
+
+@value(frozen=True, slots=True)
+class Explained:
+    """Why a ticket is not granted, and its place; without blockers the next cycle grants it."""
+
+    blockers: Sequence[Blocker]
+    position: Position | None
+
+
+def explain(ticket: Candidate, holds: Sequence[Hold], snapshot: Snapshot) -> Explained:
+    """A ticket that may be granted as far as its row and its gate go. `holds`: those that stop it."""
+    line = ticket.line
+    fitting = [carrier for carrier in snapshot.carriers if carrier.hold is None and carrier.fits(line)]
+    position = position_of(ticket, snapshot, fitting)
+    blockers = [held(hold) for hold in holds]
+    blockers += _workers(line, snapshot.carriers, fitting)
+    blockers += _bounds(line, snapshot.standing)
+    if not blockers and position is not None:
+        played = play(snapshot.polls, snapshot.queues, snapshot.standing)
+        if any(grant.key == ticket.key for grant in played.grants):
+            return Explained((), position)
+        blockers += _competition(ticket, snapshot, played, len(fitting))
+        blockers += _order(ticket, position)
+    return Explained(blockers, position)
+
+
+def held(hold: Hold) -> Blocker:
+    """A hold; who placed it is for operators and not said here."""
+    kind = hold.kind.name.lower()
+    return blocker(
+        Block.HOLD,
+        f"{kind} {hold.name} is held by an operator: {hold.reason}",
+        remedy=f"release it: `runway {kind} release {hold.name}`",
+        since_ms=hold.at_ms,
+        kind=kind,
+        name=hold.name,
+        mode=hold.mode.name.lower(),
+        hold_id=hold.hold_id,
+    )
+
+
+def _workers(line: Line, carriers: Sequence[Carrier], fitting: Sequence[Carrier]) -> list[Blocker]:
+    """Whether somebody could run it at all."""
+    if fitting:
+        return []
+    mine = [c for c in carriers if c.tenant in ("", line.tenant) and line.handler in c.handlers]
+    able = [c for c in mine if not c.project or c.project == line.project]
+    if not able:
+        text = f"no worker seen lately carries {line.handler}"
+        if mine:
+            text += f" for project {line.project}: {_count(len(mine), 'worker')} with a key of another project do"
+        return [blocker(Block.NO_WORKER_CARRIES_BUILD, text, handler=line.handler, carried_elsewhere=len(mine))]
+    labelled = [c for c in able if line.requires <= c.labels]
+    if not labelled:
+        return [_labels(line, able)]
+    stopped = [c.hold for c in labelled if c.hold is not None]
+    names = sorted({hold.name for c, hold in zip(labelled, stopped, strict=True) if c.tenant})
+    what = ", ".join(names[:LABELS_SHOWN]) or "shared ones"
+    text = f"every worker that could take it is held by an operator ({what}): {stopped[0].reason}"
+    remedy = f"release one: `runway worker release {names[0] if names else 'NAME'}`, or start another"
+    return [blocker(Block.HOLD, text, remedy=remedy, since_ms=stopped[0].at_ms, kind="worker", workers=len(labelled))]
+
+
+def _labels(line: Line, able: Sequence[Carrier]) -> Blocker:
+    had = sorted({tuple(sorted(c.labels)) for c in able}, key=lambda labels: (len(line.requires.difference(labels)), labels))
+    nowhere = sorted(line.requires.difference(*(c.labels for c in able)))
+    shown = "; ".join(", ".join(labels) or "none" for labels in had[:LABELS_SHOWN])
+    wanted = ", ".join(sorted(line.requires))
+    together = f"nobody has {', '.join(nowhere)}" if nowhere else "no worker has all of them together"
+    text = f"it requires {wanted}, and of {_count(len(able), 'worker')} with {line.handler} {together}; they have: {shown}"
+    lacking = sorted(line.requires.difference(had[0]))
+    return blocker(
+        Block.NO_WORKER_HAS_LABELS,
+        text,
+        remedy=f"start a worker that also has {', '.join(lacking)}, or take it out of the step's `requires` in a new version",
+        required=",".join(sorted(line.requires)),
+        missing=",".join(nowhere or lacking),
+        workers_have=shown,
+    )
+
+
+def _bounds(line: Line, standing: Standing) -> list[Blocker]:
+    """Bounds that are reached before the cycle begins."""
+    found = []
+    part, used = standing.parts.get(line.tenant) or Part(), standing.used.get(line.tenant, NOTHING)
+    if part.most_leases is not None and used.running >= part.most_leases:
+        found.append(_bound(Block.TENANT_QUOTA, f"tenant {line.tenant}", used.running, part.most_leases))
+    project = (line.tenant, line.project)
+    bound = standing.projects.get(project)
+    leases = standing.project_leases.get(project, 0)
+    if bound is not None and bound.most_leases is not None and leases >= bound.most_leases:
+        found.append(_bound(Block.PROJECT_QUOTA, f"project {line.tenant}/{line.project}", leases, bound.most_leases))
+    return found
+
+
+def _bound(code: Block, whose: str, live: int, most: int) -> Blocker:
+    text = f"{whose} has {_count(live, 'live lease')}, and its bound is {most}"
+    if live > most:
+        text += f": nothing is ended for that, and {live - most + 1} must end before one more is granted"
+    return blocker(code, text, live=live, most=most)
+
+
+def _competition(ticket: Candidate, snapshot: Snapshot, played: Played, workers: int) -> list[Blocker]:
+    """Nothing stops it but others: what the cycle left of what it could have had."""
+    line, standing = ticket.line, snapshot.standing
+    could = [poll for poll in snapshot.polls if fits(poll, line)]
+    free = [poll for poll in could if played.free[poll.number] > 0]
+    found = []
+    if played.tenant_left.get(line.tenant, 1) <= 0:
+        part = standing.parts[line.tenant]
+        found.append(_reached(Block.TENANT_QUOTA, f"tenant {line.tenant}", part.most_leases))
+    project = (line.tenant, line.project)
+    if played.project_left.get(project, 1) <= 0:
+        found.append(_reached(Block.PROJECT_QUOTA, f"project {line.tenant}/{line.project}", standing.projects[project].most_leases))
+    if not could:
+        text = f"{_count(workers, 'worker')} could take it, and none has a free slot"
+        found.append(blocker(Block.NO_FREE_SLOT, text, workers=workers, free=0))
+    elif not free:
+        slots = sum(poll.slots for poll in could)
+        text = f"of {_count(slots, 'free slot')} that it could take none is left: what goes before it takes them"
+        found.append(blocker(Block.NO_FREE_SLOT, text, workers=workers, free=slots))
+    shared = any(not poll.tenant for poll in (free or could))
+    if shared and line.run_class != INTERACTIVE and played.others_left <= 0 and not any(poll.tenant for poll in free):
+        permille = standing.policy.reserve_permille
+        text = f"what is free of shared slots is the reserve of {permille} thousandths, for interactive runs only"
+        found.append(blocker(Block.RESERVE, text, reserve_permille=permille))
+    if shared and line.run_class == MIGRATION and played.migration_left <= 0:
+        permille = standing.policy.migration_permille
+        text = f"migrations have their cap of {permille} thousandths of shared slots, and beyond it only what is idle"
+        found.append(blocker(Block.MIGRATION_CAP, text, migration_permille=permille))
+    if ticket.key in played.without_room:
+        text = f"its input ({ticket.size_bytes} bytes) has no room in the answer to a claim beside what goes before it"
+        found.append(blocker(Block.ANSWER_FULL, text, size_bytes=ticket.size_bytes))
+    return found
+
+
+def _reached(code: Block, whose: str, most: int | None) -> Blocker:
+    text = f"tickets before it take what is left of the bound of {whose}, {most}"
+    return blocker(code, text, most=most)
+
+
+def _order(ticket: Candidate, position: Position) -> list[Blocker]:
+    """Who goes before it."""
+    found = []
+    if position.tenants_ahead:
+        text = f"{position.tenants_ahead} of {_count(position.tenants_waiting, 'other tenant')} hold less of their share, and go first"
+        found.append(blocker(Block.SHARE, text, tenants_ahead=position.tenants_ahead))
+    if position.ahead_in_tenant:
+        text = (
+            f"{_count(position.ahead_in_tenant, 'ticket')} of tenant {ticket.tenant} go before it, "
+            f"{position.ahead_in_line} of them in its own line of {position.line_length}"
+        )
+        found.append(blocker(Block.POSITION, text, ahead=position.ahead_in_tenant, ahead_in_line=position.ahead_in_line))
+    return found
+
+
+def position_of(ticket: Candidate, snapshot: Snapshot, fitting: Sequence[Carrier]) -> Position | None:
+    """Its place among those that wait; None where it is in no queue. Others count where some worker could take both."""
+    queue = snapshot.queues.get(ticket.tenant)
+    mine = queue.lines.get(ticket.line) if queue is not None else None
+    if queue is None or mine is None:
+        return None
+    kinds = list({(c.tenant, c.project, c.handlers, c.labels): c for c in fitting}.values())
+    own = _claim_of(ticket.tenant, snapshot.standing), ticket.tenant
+    rivals = [
+        (_claim_of(name, snapshot.standing), name)
+        for name, other in snapshot.queues.items()
+        if name != ticket.tenant and _meets(other.lines, kinds)
+    ]
+    ahead = sum(
+        waiting.before(ticket.place) for line, waiting in queue.lines.items() if line == ticket.line or _meets((line,), kinds)
+    )
+    return Position(
+        ahead_in_line=mine.before(ticket.place),
+        line_length=len(mine),
+        ahead_in_tenant=ahead,
+        tenant_waiting=queue.waiting,
+        tenants_ahead=sum(rival < own for rival in rivals),
+        tenants_waiting=len(rivals),
+    )
+
+
+def _meets(lines: Iterable[Line], kinds: Sequence[Carrier]) -> bool:
+    return any(kind.fits(line) for line in lines for kind in kinds)
+
+
+def _claim_of(tenant: str, standing: Standing) -> float:
+    part, used = standing.parts.get(tenant) or Part(), standing.used.get(tenant, NOTHING)
+    return claim(used.running, used.average, max(1, part.weight))
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}" if number == 1 else f"{number} {what}s"
+
+
+@value(frozen=True, slots=True)
+class Pace:
+    """So many tickets of one tenant and handler were granted in so long."""
+
+    granted: int
+    span_ms: int
+
+
+@value(frozen=True, slots=True)
+class Estimate:
+    """When a ticket may start, and what that rests on."""
+
+    at_ms: int
+    basis: str
+
+
+def estimate(ticket: Candidate, explained: Explained, pace: Pace | None, now_ms: int) -> Estimate | None:
+    """None where there is no ground: nothing was granted lately, or what blocks is not cured by time."""
+    position = explained.position
+    if pace is None or not pace.granted or position is None:
+        return None
+    if any(found.code not in CURED_BY_TIME for found in explained.blockers):
+        return None
+    before = position.ahead_in_tenant
+    wait_ms = (before + 1) * pace.span_ms // pace.granted if explained.blockers else 0
+    basis = (
+        f"{_count(pace.granted, 'ticket')} of tenant {ticket.tenant} for {ticket.handler} were granted here in the last "
+        f"{pace.span_ms / 1000:.0f} s; {before} go before it"
+    )
+    return Estimate(now_ms + wait_ms, basis)
