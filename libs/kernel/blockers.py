@@ -1,7 +1,7 @@
 """Authoritative for the words in which services say why something does not run: every code, and what takes it away.
 
-A blocker is no refusal: nothing was asked and denied, something waits. Can go wrong: a code that nobody can look up. Each has a remedy
-here and its place in `deploy/handbook/explain.md`; a test asks for it.
+A blocker is no refusal: nothing was asked and denied, something waits. Can go wrong: a code that nobody can look up. Each has
+a remedy here and its place in `deploy/handbook/explain.md`; a test asks for it.
 """
 
 from collections.abc import Mapping
@@ -86,9 +86,7 @@ class Blocker:
     until_ms: int = 0
 
 
-def blocker(
-    code: Block, message: str, *, remedy: str = "", since_ms: int = 0, until_ms: int = 0, **detail: object
-) -> Blocker:
+def blocker(code: Block, message: str, *, remedy: str = "", since_ms: int = 0, until_ms: int = 0, **detail: object) -> Blocker:
     """A blocker with its remedy; facts for programs as text."""
     facts = {name: str(fact) for name, fact in detail.items()}
     return Blocker(code, message, remedy or REMEDY[code], facts, since_ms, until_ms)

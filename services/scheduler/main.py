@@ -25,10 +25,12 @@ from services.scheduler import translate
 from services.scheduler.app.acknowledge_raises import acknowledge_raises
 from services.scheduler.app.book import Book
 from services.scheduler.app.claim_attempts import ClaimDesk
+from services.scheduler.app.explain_tickets import Explainer
 from services.scheduler.app.hand_over import HandOver
 from services.scheduler.app.hold_desk import HoldDesk
 from services.scheduler.app.obey_holds import Obedience
 from services.scheduler.app.take_over import Candidacy, give_up, take_over
+from services.scheduler.clients.explanations import Explanations
 from services.scheduler.clients.gates import LaunchGates
 from services.scheduler.clients.leaders import Leaders
 from services.scheduler.clients.local_workers import LocalWorkers
@@ -44,6 +46,7 @@ from services.scheduler.servicer_control import InternalServicer, SchedulerFence
 from services.scheduler.servicer_operators import ControlServicer
 from services.scheduler.servicer_shares import ShareServicer
 from services.scheduler.settings import SchedulerSettings
+from services.scheduler.store.explain import ExplainStore
 from services.scheduler.store.fences import SchedulerPoint
 from services.scheduler.store.holds import HoldStore
 from services.scheduler.store.shards import SchedulerReads, SchedulerStore
@@ -181,6 +184,7 @@ def _servicers(
     reads: SchedulerReads,
     leaf_reads: SchedulerReads,
     shares: ShareStore,
+    explanations: Explanations,
 ) -> list[Mounted]:
     """What is served over gRPC."""
     return [
@@ -201,15 +205,15 @@ def _servicers(
         ),
         Mounted(
             add_SchedulerInternalServiceServicer_to_server,
-            InternalServicer(local, inbox.apply_here, leaf_reads, book),
+            InternalServicer(local, inbox.apply_here, leaf_reads, book, explanations),
             "runway.internal.scheduler.v1.SchedulerInternalService",
         ),
     ]
 
 
-def _for_operators(obedience: Obedience, rows: HoldStore, members: EtcdMembers) -> Mounted:
+def _for_operators(obedience: Obedience, rows: HoldStore, members: EtcdMembers, recorded: ExplainStore) -> Mounted:
     desk = HoldDesk(rows, obedience.clock, members.members, obedience.obey)
-    servicer = ControlServicer(desk, HandOver(members, rows, obedience.clock))
+    servicer = ControlServicer(desk, HandOver(members, rows, obedience.clock), recorded)
     return Mounted(add_ControlServiceServicer_to_server, servicer, "runway.scheduler.v1.ControlService")
 
 
@@ -259,6 +263,8 @@ async def compose(host: Host, settings: SchedulerSettings | None = None) -> Serv
     )
     shares = ShareStore(control_db)
     inbox = Inbox(ports, book, desk, leaders)
+    explained = ExplainStore(control_db)
+    explanations = Explanations(Explainer(explained, book, desk, host.clock), leaders)
     public = tokens.signer.public
 
     async def start() -> None:
@@ -283,8 +289,8 @@ async def compose(host: Host, settings: SchedulerSettings | None = None) -> Serv
         name="scheduler",
         healthy=healthy,
         servicers=[
-            *_servicers(host, settings, book, local, leaders, inbox, control_reads, leaf_reads, shares),
-            _for_operators(obedience, HoldStore(control_db), leadership.members),
+            *_servicers(host, settings, book, local, leaders, inbox, control_reads, leaf_reads, shares, explanations),
+            _for_operators(obedience, HoldStore(control_db), leadership.members, explained),
         ],
         inbox=inbox.apply,
         stuck=SchedulerStuck(ports, book, control_reads, control_db, leadership, settings.stuck_ticket_ms).list_stuck,

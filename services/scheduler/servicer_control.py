@@ -25,6 +25,7 @@ from libs.runtime.service import InboxHandler
 from services.scheduler import translate
 from services.scheduler.app.book import Book
 from services.scheduler.app.refusals import no_leader
+from services.scheduler.clients.explanations import Explanations
 from services.scheduler.clients.local_workers import LocalWorkers
 from services.scheduler.domain.asker import Asker
 from services.scheduler.domain.ticket import Key
@@ -148,8 +149,11 @@ class SchedulerServicer(scheduler_service_pb2_grpc.SchedulerServiceServicer):
 class InternalServicer(scheduler_internal_pb2_grpc.SchedulerInternalServiceServicer):
     """Calls that another replica forwards, and public keys."""
 
-    def __init__(self, local: LocalWorkers, deliver: InboxHandler, leaf: LeafReads, book: Book) -> None:
+    def __init__(
+        self, local: LocalWorkers, deliver: InboxHandler, leaf: LeafReads, book: Book, explanations: Explanations
+    ) -> None:
         self._local = local
+        self._explanations = explanations
         self._deliver = deliver
         self._leaf = leaf
         self._book = book
@@ -187,6 +191,8 @@ class InternalServicer(scheduler_internal_pb2_grpc.SchedulerInternalServiceServi
                 old = _read(worker_pb.RenewLeasesRequest(), said.request)
                 renewed = await self._local.renew(await self._held(old.renewals, who))
                 return worker_pb.RenewLeasesResponse(results=renewed)
+            case "explain":
+                return await self._explanations.here(_read(internal_pb.ExplainTicketsRequest(), said.request))
             case _:
                 delivery = _read(inbox_pb2.DeliverRequest(), said.request)
                 incarnation, verdicts = await self._deliver(list(delivery.events))
@@ -201,6 +207,12 @@ class InternalServicer(scheduler_internal_pb2_grpc.SchedulerInternalServiceServi
                 raise holder
             held.append((holder, item))
         return held
+
+    async def ExplainTickets(
+        self, request: internal_pb.ExplainTicketsRequest, context: Any
+    ) -> internal_pb.ExplainTicketsResponse:
+        """See the contract."""
+        return await self._explanations.anywhere(request)
 
     async def GetSigningKeys(
         self, request: internal_pb.GetSigningKeysRequest, context: Any

@@ -3,11 +3,14 @@
 Can go wrong: taking an actor for proved. Whoever has the installation's secret may write any name; it is kept for people.
 """
 
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+from uuid import UUID
 
 from runway.scheduler.v1 import control_service_pb2 as pb
 from runway.scheduler.v1 import control_service_pb2_grpc
 
+from libs.kernel.ids import NIL
 from libs.kernel.refusal import invalid_field
 from services.scheduler import translate
 from services.scheduler.app.hand_over import HandOver, MoveAsk
@@ -16,13 +19,26 @@ from services.scheduler.domain.holds import HoldKind, HoldMode
 
 DEFAULT_HOLDS = 100
 DEFAULT_QUEUES = 100
+DEFAULT_TICKETS = 1_000
+LAST_ID = UUID(int=2**128 - 1)
+
+
+class RecordedReads(Protocol):
+    """Tickets as they were."""
+
+    async def recorded(
+        self, first: UUID, before: UUID, after: tuple[UUID, str, int], tenant: str, limit: int
+    ) -> Sequence[Mapping[str, Any]]:
+        """Tickets of runs from an id to before another, after a place."""
+        ...
 
 
 class ControlServicer(control_service_pb2_grpc.ControlServiceServicer):
     """What operators hold, drain and hand over."""
 
-    def __init__(self, holds: HoldDesk, hand_over: HandOver) -> None:
+    def __init__(self, holds: HoldDesk, hand_over: HandOver, recorded: RecordedReads) -> None:
         self._holds = holds
+        self._recorded = recorded
         self._hand_over = hand_over
 
     async def PutHold(self, request: pb.PutHoldRequest, context: Any) -> pb.PutHoldResponse:
@@ -66,6 +82,16 @@ class ControlServicer(control_service_pb2_grpc.ControlServiceServicer):
         """See the contract."""
         actor = translate.name(request.actor, "actor")
         return pb.ReturnShardsResponse(shards=await self._hand_over.take_back(list(request.shards), request.reason, actor))
+
+    async def ExportTickets(self, request: pb.ExportTicketsRequest, context: Any) -> pb.ExportTicketsResponse:
+        """See the contract."""
+        size = request.page_size or DEFAULT_TICKETS
+        first = translate.first_id(request, "from", NIL)
+        before = translate.first_id(request, "until", LAST_ID)
+        after = translate.parse_tickets_token(request.page_token)
+        found = await self._recorded.recorded(first, before, after, request.tenant, size + 1)
+        token = translate.tickets_token(found[size - 1]) if len(found) > size else ""
+        return pb.ExportTicketsResponse(tickets=[translate.recorded(row) for row in found[:size]], next_page_token=token)
 
     async def ListQueues(self, request: pb.ListQueuesRequest, context: Any) -> pb.ListQueuesResponse:
         """See the contract."""

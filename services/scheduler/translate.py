@@ -339,3 +339,50 @@ def parse_holds_token(token: str) -> int:
     if not (token.isascii() and token.isdigit() and int(token) < 2**62):
         raise invalid_field("page_token", "is of no page of this list", "send the token of the page before")
     return int(token)
+
+
+def first_id(request: control.ExportTicketsRequest, field: str, unset: UUID) -> UUID:
+    """The least id of a run that is launched at a time; ids begin with their milliseconds."""
+    if not request.HasField(field):  # type: ignore[arg-type]
+        return unset
+    ms = getattr(request, field).ToMilliseconds()
+    if not 0 <= ms < 2**48:
+        raise invalid_field(field, "is out of range", "send a time after 1970")
+    return UUID(int=ms << 80)
+
+
+def tickets_token(row: Mapping[str, Any]) -> str:
+    """Where a page of recorded tickets ends."""
+    return f"{row['run_id'].hex}:{row['lease_epoch']}:{row['step_key']}"
+
+
+def parse_tickets_token(token: str) -> tuple[UUID, str, int]:
+    """See tickets_token."""
+    if not token:
+        return NIL, "", -1
+    run, _, rest = token.partition(":")
+    epoch, colon, step_key = rest.partition(":")
+    if not colon or not epoch.isdecimal() or len(epoch) > 18 or len(run) != 32 or "\0" in step_key:
+        raise invalid_field("page_token", "is not one of ours", "send next_page_token as it was returned")
+    return uuid_from_text(run, "page_token"), step_key, int(epoch)
+
+
+def recorded(row: Mapping[str, Any]) -> control.RecordedTicket:
+    """A ticket as it was."""
+    return control.RecordedTicket(
+        run_id=str(row["run_id"]),
+        step_key=row["step_key"],
+        attempt_number=row["attempt_number"],
+        tenant=row["tenant"],
+        project=row["project"],
+        run_class=row["run_class"],
+        priority=row["priority"],
+        deadline=timestamp(row["deadline_ms"]),
+        handler=row["handler"],
+        requires=row["requires"].split("\n") if row["requires"] else [],
+        ready_at=timestamp(row["ready_ms"]),
+        leased_at=timestamp(row["leased_ms"]),
+        ended_at=timestamp(row["ended_ms"]),
+        worker_id=row["worker_id"],
+        fleet=row["fleet"],
+    )

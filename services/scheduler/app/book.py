@@ -16,6 +16,7 @@ from libs.kernel.epochs import Mode, StepFence
 from libs.kernel.ids import shard_of
 from libs.runtime.faults import fault_point
 from services.scheduler.app.held import Shelf
+from services.scheduler.app.pace import Paces
 from services.scheduler.app.queue import Ready, ReadyIndex
 from services.scheduler.app.usage import Usage
 from services.scheduler.domain.expiry import Hold
@@ -117,12 +118,13 @@ class Book:
     on_deposed: Callable[[], None] = lambda: None
     """Campaigns anew."""
     usage: Usage = field(init=False)
+    paces: Paces = field(init=False)
     _successors: "OrderedDict[tuple[bytes, str], tuple[Successor, ...]]" = field(default_factory=OrderedDict)
     _of_run: dict[UUID, set[Key]] = field(default_factory=dict)
     _of_claim: dict[UUID, set[Key]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.usage = Usage(self.clock)
+        self.usage, self.paces = Usage(self.clock), Paces(self.clock)
 
     def successors(self, digest: bytes, step_key: str) -> tuple[Successor, ...] | None:
         """What follows a step of this workflow version by its success alone; None where no ticket of it told."""

@@ -130,6 +130,10 @@ class ClaimDesk:
         waiting = [w for w in self._waiting.values() if not w.busy]
         return [w for w in waiting if not holds.stops_worker(w.ask.who.owner, w.ask.worker_id)] if holds else waiting
 
+    def polls(self) -> list[Poll]:
+        """What the next cycle would plan for."""
+        return [] if self.closed else [w.poll() for w in self._idle()]
+
     def answer_idle(self) -> None:
         """Answers polls that no plan has with nothing: those who lead are others now, and workers ask them anew."""
         for waiting in [w for w in self._waiting.values() if not w.busy]:
@@ -202,7 +206,7 @@ class ClaimDesk:
         """One plan, committed; how many leases it granted."""
         if self.closed:
             return 0
-        polls = [w.poll() for w in self._idle()]
+        polls = self.polls()
         grants = self._plan(polls, self.book.ready.for_polls(polls)) if polls and len(self.book.ready) else []
         taken: list[Taken] = []
         for grant in grants:
@@ -363,6 +367,7 @@ class ClaimDesk:
             answers.setdefault(waiting.number, []).append(GrantedLease(lease, row.input, row.traceparent, signed))
             self._answered.add(waiting.ask.name, ask.key, fence)
             classes[lease.run_class] = classes.get(lease.run_class, 0) + 1
+            self.book.paces.note(lease.tenant, lease.contract.handler)
         for number, count in classes.items():
             GRANTS.labels(CLASS_NAMES.get(number, "automation")).inc(count)
         return answers

@@ -8,14 +8,16 @@ Can go wrong: a snapshot that moves on while it is explained. The answer is true
 """
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 
 from libs.kernel.blockers import Block, Blocker, blocker
 from libs.kernel.values import value
 from services.scheduler.domain.holds import Hold
-from services.scheduler.domain.lines import Candidate, Line, TenantQueue
+from services.scheduler.domain.lines import Candidate, Line, TenantQueue, WaitingLine
 from services.scheduler.domain.planner import Played, Poll, Standing, fits, play
 from services.scheduler.domain.rank import INTERACTIVE, MIGRATION
 from services.scheduler.domain.shares import NOTHING, Part, claim
+from services.scheduler.domain.ticket import Key
 
 LABELS_SHOWN = 5
 """Sets of labels named in one sentence."""
@@ -49,14 +51,59 @@ class Carrier:
         return fits(Poll(0, self.tenant, self.project, self.handlers, self.labels, 1), line)
 
 
-@value(frozen=True, slots=True)
+@dataclass(slots=True)
+class _View:
+    """What a line's tickets have in common."""
+
+    fitting: Sequence[Carrier]
+    lines: Sequence[WaitingLine]
+    """Of the same tenant, that some worker may take as well as this one."""
+    tenants_ahead: int
+    tenants_waiting: int
+
+
+@dataclass(slots=True)
 class Snapshot:
-    """What a claim cycle would be given now, and every worker heard of lately."""
+    """What a claim cycle would be given now, and every worker heard of lately. Planned once, however many tickets are explained."""
 
     polls: Sequence[Poll]
     queues: Mapping[str, TenantQueue]
     standing: Standing
     carriers: Sequence[Carrier]
+    _cycle: tuple[Played, frozenset[Key]] | None = None
+    _views: dict[Line, _View] = field(default_factory=dict)
+
+    def cycle(self) -> tuple[Played, frozenset[Key]]:
+        """How the planner's next cycle would end, and whom it would grant."""
+        if self._cycle is None:
+            played = play(self.polls, self.queues, self.standing)
+            self._cycle = played, frozenset(grant.key for grant in played.grants)
+        return self._cycle
+
+    def view(self, line: Line) -> _View:
+        """A line among the others."""
+        view = self._views.get(line)
+        if view is None:
+            view = self._views[line] = self._look(line)
+        return view
+
+    def _look(self, line: Line) -> _View:
+        fitting = [carrier for carrier in self.carriers if carrier.hold is None and carrier.fits(line)]
+        kinds = list({(c.tenant, c.project, c.handlers, c.labels): c for c in fitting}.values())
+        own = _claim_of(line.tenant, self.standing), line.tenant
+        rivals = [
+            (_claim_of(name, self.standing), name)
+            for name, other in self.queues.items()
+            if name != line.tenant and _meets(other.lines, kinds)
+        ]
+        queue = self.queues.get(line.tenant)
+        lines = queue.lines.items() if queue is not None else ()
+        return _View(
+            fitting,
+            [waiting for other, waiting in lines if other == line or _meets((other,), kinds)],
+            sum(rival < own for rival in rivals),
+            len(rivals),
+        )
 
 
 @value(frozen=True, slots=True)
@@ -82,14 +129,14 @@ class Explained:
 def explain(ticket: Candidate, holds: Sequence[Hold], snapshot: Snapshot) -> Explained:
     """A ticket that may be granted as far as its row and its gate go. `holds`: those that stop it."""
     line = ticket.line
-    fitting = [carrier for carrier in snapshot.carriers if carrier.hold is None and carrier.fits(line)]
-    position = position_of(ticket, snapshot, fitting)
+    fitting = snapshot.view(line).fitting
+    position = position_of(ticket, snapshot)
     blockers = [held(hold) for hold in holds]
     blockers += _workers(line, snapshot.carriers, fitting)
     blockers += _bounds(line, snapshot.standing)
     if not blockers and position is not None:
-        played = play(snapshot.polls, snapshot.queues, snapshot.standing)
-        if any(grant.key == ticket.key for grant in played.grants):
+        played, granted = snapshot.cycle()
+        if ticket.key in granted:
             return Explained((), position)
         blockers += _competition(ticket, snapshot, played, len(fitting))
         blockers += _order(ticket, position)
@@ -183,7 +230,9 @@ def _competition(ticket: Candidate, snapshot: Snapshot, played: Played, workers:
         found.append(_reached(Block.TENANT_QUOTA, f"tenant {line.tenant}", part.most_leases))
     project = (line.tenant, line.project)
     if played.project_left.get(project, 1) <= 0:
-        found.append(_reached(Block.PROJECT_QUOTA, f"project {line.tenant}/{line.project}", standing.projects[project].most_leases))
+        found.append(
+            _reached(Block.PROJECT_QUOTA, f"project {line.tenant}/{line.project}", standing.projects[project].most_leases)
+        )
     if not could:
         text = f"{_count(workers, 'worker')} could take it, and none has a free slot"
         found.append(blocker(Block.NO_FREE_SLOT, text, workers=workers, free=0))
@@ -226,29 +275,20 @@ def _order(ticket: Candidate, position: Position) -> list[Blocker]:
     return found
 
 
-def position_of(ticket: Candidate, snapshot: Snapshot, fitting: Sequence[Carrier]) -> Position | None:
+def position_of(ticket: Candidate, snapshot: Snapshot) -> Position | None:
     """Its place among those that wait; None where it is in no queue. Others count where some worker could take both."""
     queue = snapshot.queues.get(ticket.tenant)
     mine = queue.lines.get(ticket.line) if queue is not None else None
     if queue is None or mine is None:
         return None
-    kinds = list({(c.tenant, c.project, c.handlers, c.labels): c for c in fitting}.values())
-    own = _claim_of(ticket.tenant, snapshot.standing), ticket.tenant
-    rivals = [
-        (_claim_of(name, snapshot.standing), name)
-        for name, other in snapshot.queues.items()
-        if name != ticket.tenant and _meets(other.lines, kinds)
-    ]
-    ahead = sum(
-        waiting.before(ticket.place) for line, waiting in queue.lines.items() if line == ticket.line or _meets((line,), kinds)
-    )
+    view = snapshot.view(ticket.line)
     return Position(
         ahead_in_line=mine.before(ticket.place),
         line_length=len(mine),
-        ahead_in_tenant=ahead,
+        ahead_in_tenant=sum(waiting.before(ticket.place) for waiting in view.lines),
         tenant_waiting=queue.waiting,
-        tenants_ahead=sum(rival < own for rival in rivals),
-        tenants_waiting=len(rivals),
+        tenants_ahead=view.tenants_ahead,
+        tenants_waiting=view.tenants_waiting,
     )
 
 

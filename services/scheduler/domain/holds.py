@@ -138,6 +138,10 @@ class Holds:
             return []
         return [hold for name in place.names if (hold := self._by_name.get(name)) is not None]
 
+    def of(self, kind: HoldKind, name: str) -> Hold | None:
+        """The hold in force on a name."""
+        return self._by_name.get((kind, name))
+
     def stops(self, place: Place) -> bool:
         """Whether a ticket there is held back."""
         return bool(self._by_name) and any(name in self._by_name for name in place.names)

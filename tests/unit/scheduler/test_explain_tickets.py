@@ -24,9 +24,7 @@ def carrier_of(found: Poll, hold: Hold | None = None) -> Carrier:
     return Carrier(found.tenant, found.project, found.handlers, found.labels, hold)
 
 
-def snapshot(
-    polls: Sequence[Poll], tickets: Sequence[Candidate], standing: Standing, busy: Sequence[Carrier] = ()
-) -> Snapshot:
+def snapshot(polls: Sequence[Poll], tickets: Sequence[Candidate], standing: Standing, busy: Sequence[Carrier] = ()) -> Snapshot:
     return Snapshot(polls, queued(tickets), standing, [*(carrier_of(p) for p in polls), *busy])
 
 
@@ -79,7 +77,9 @@ def cured(shot: Snapshot, one: Candidate, found: Explained) -> Snapshot:
             case Block.TENANT_QUOTA:
                 standing = replace(standing, parts={**standing.parts, one.tenant: Part(1, None)})
             case Block.PROJECT_QUOTA:
-                standing = replace(standing, projects={k: v for k, v in standing.projects.items() if k != (one.tenant, one.project)})
+                standing = replace(
+                    standing, projects={k: v for k, v in standing.projects.items() if k != (one.tenant, one.project)}
+                )
             case Block.RESERVE:
                 standing = replace(standing, policy=replace(standing.policy, reserve_permille=0))
             case Block.HOLD:
