@@ -78,7 +78,8 @@ REMEDY: Mapping[Block, str] = {
 class Blocker:
     """One thing that keeps a step from running; 0 for a time that is not known."""
 
-    code: Block
+    code: str
+    """A `Block`, or that of a service which is newer than this one."""
     message: str
     remedy: str
     detail: Mapping[str, str]
@@ -90,3 +91,23 @@ def blocker(code: Block, message: str, *, remedy: str = "", since_ms: int = 0, u
     """A blocker with its remedy; facts for programs as text."""
     facts = {name: str(fact) for name, fact in detail.items()}
     return Blocker(code, message, remedy or REMEDY[code], facts, since_ms, until_ms)
+
+
+@value(frozen=True, slots=True)
+class Position:
+    """Where a ticket stands, as its leader sees it; `runway.common.v1.QueuePosition` says what each is."""
+
+    ahead_in_line: int
+    line_length: int
+    ahead_in_tenant: int
+    tenant_waiting: int
+    tenants_ahead: int
+    tenants_waiting: int
+
+
+@value(frozen=True, slots=True)
+class Estimate:
+    """When a step may start, and what that rests on."""
+
+    at_ms: int
+    basis: str

@@ -20,6 +20,8 @@ from services.launch.app.adopt_runs import adopt_all
 from services.launch.app.limit_rate import LaunchRate
 from services.launch.app.record_receipts import record_receipts
 from services.launch.app.wait_runs import WaitHub
+from services.launch.clients.accounts import AccountClients
+from services.launch.clients.explanations import Explanations
 from services.launch.clients.notices import EventNotices
 from services.launch.clients.points import PointClients, receipt_of
 from services.launch.clients.waits import WaitClient
@@ -85,7 +87,7 @@ async def compose(host: Host) -> Service:
     )
     leaf = LaunchReads(leaf_db, promotion.check)
     rate = LaunchRate(host.clock, settings.launches_per_s, settings.launch_burst)
-    servicer = LaunchServicer(ports, control, hub, rate, WaitClient(host.peers))
+    servicer = LaunchServicer(ports, control, hub, rate, WaitClient(host.peers), Explanations(AccountClients(host.peers)))
 
     async def start() -> None:
         for database in (db, control_db, leaf_db):

@@ -21,6 +21,7 @@ from services.launch.app.launch_runs import LaunchAsk, Launched, check, is_repea
 from services.launch.app.limit_rate import LaunchRate
 from services.launch.app.publish_version import publish_version, refuse_invalid
 from services.launch.app.wait_runs import WaitHub, wait_run, watch_run
+from services.launch.clients.explanations import Explanations
 from services.launch.domain.run import Run, RunState
 from services.launch.domain.workflow import NAME
 from services.launch.ports import Ports, Version, Waits
@@ -43,8 +44,11 @@ def project_of(caller: Caller, asked: str) -> str:
 class LaunchServicer(launch_service_pb2_grpc.LaunchServiceServicer):
     """Calls that arrive together form one batch; cancels go by the control pool."""
 
-    def __init__(self, ports: Ports, control: Ports, hub: WaitHub, rate: LaunchRate, waits: Waits) -> None:
+    def __init__(
+        self, ports: Ports, control: Ports, hub: WaitHub, rate: LaunchRate, waits: Waits, explanations: Explanations
+    ) -> None:
         self._ports = ports
+        self._explanations = explanations
         self._waits = waits
         self._hub = hub
         self._rate = rate
@@ -230,6 +234,11 @@ class LaunchServicer(launch_service_pb2_grpc.LaunchServiceServicer):
         return pb.ListRunEventsResponse(
             events=[translate.event_message(event) for event in events[:size]], next_after_sequence=following
         )
+
+    async def ExplainRun(self, request: pb.ExplainRunRequest, context: Any) -> pb.ExplainRunResponse:
+        """See the contract."""
+        run = await self._run(request.run_id)
+        return await self._explanations.of(run, request)
 
 
 def _result(answer: Launched | Refusal) -> pb.LaunchResult:

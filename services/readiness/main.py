@@ -13,6 +13,7 @@ from libs.runtime.sender import PeerSender
 from libs.runtime.service import Composed, Loop, Service
 from services.readiness import consumers
 from services.readiness.app.cache import StepCache
+from services.readiness.clients.explanations import Explanations
 from services.readiness.clients.notices import EventNotices
 from services.readiness.clients.owners import OwnerClient
 from services.readiness.clients.versions import VersionClient
@@ -45,7 +46,7 @@ async def compose(host: Host) -> Service:
             Mounted(add_ReadinessServiceServicer_to_server, servicer, "runway.readiness.v1.ReadinessService"),
             Mounted(
                 add_ReadinessInternalServiceServicer_to_server,
-                InternalServicer(store),
+                InternalServicer(store, Explanations(store, versions)),
                 "runway.internal.readiness.v1.ReadinessInternalService",
             ),
         ],

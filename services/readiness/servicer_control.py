@@ -7,6 +7,8 @@ from uuid import UUID
 from runway.internal.readiness.v1 import readiness_internal_pb2 as pb
 from runway.internal.readiness.v1 import readiness_internal_pb2_grpc
 
+from services.readiness.clients.explanations import Explanations
+
 
 class WaitReads(Protocol):
     """Where waits are read."""
@@ -17,10 +19,15 @@ class WaitReads(Protocol):
 
 
 class InternalServicer(readiness_internal_pb2_grpc.ReadinessInternalServiceServicer):
-    """Waits of runs."""
+    """Waits of runs, and why steps have no ticket."""
 
-    def __init__(self, reads: WaitReads) -> None:
+    def __init__(self, reads: WaitReads, explanations: Explanations) -> None:
         self._reads = reads
+        self._explanations = explanations
+
+    async def ExplainSteps(self, request: pb.ExplainStepsRequest, context: Any) -> pb.ExplainStepsResponse:
+        """See the contract."""
+        return await self._explanations.steps(request)
 
     async def GetWaits(self, request: pb.GetWaitsRequest, context: Any) -> pb.GetWaitsResponse:
         """See the contract."""

@@ -57,6 +57,8 @@ def good_requests(lease: wk.Lease, other_run: str) -> dict[str, list[Message]]:
         ("WatchRun", la.WatchRunRequest(run_id=run, after_sequence=1)),
         ("WaitRun", la.WaitRunRequest(run_id=run, until=la.WAIT_UNTIL_DECIDED)),
         ("ListRunEvents", la.ListRunEventsRequest(run_id=run, after_sequence=1, page_size=3)),
+        ("ExplainRun", la.ExplainRunRequest(run_id=run, step_key="act", page_size=2, page_token="1")),
+        ("ExplainRun", la.ExplainRunRequest(run_id=run)),
         ("ListSteps", rd.ListStepsRequest(run_id=run, page_size=2, page_token="act")),
         ("ListSteps", rd.ListStepsRequest(run_id=run, page_size=2, page_token="9" * 190)),
         ("ListAttempts", sc.ListAttemptsRequest(run_id=run, page_size=2, page_token="act")),
@@ -114,6 +116,8 @@ def good_requests(lease: wk.Lease, other_run: str) -> dict[str, list[Message]]:
         ("DrainShards", ct.DrainShardsRequest(shards=[1, 2], to="nobody", reason="r", actor="me")),
         ("ReturnShards", ct.ReturnShardsRequest(shards=[1], reason="r", actor="me")),
         ("ListQueues", ct.ListQueuesRequest(name="acme/p", page_size=2, page_token="a\nb\nc")),
+        ("ExportTickets", ct.ExportTicketsRequest(tenant="acme", page_size=2, page_token=f"{'0' * 32}:1:act")),
+        ("ExportTickets", ct.ExportTicketsRequest(page_token=f"{'f' * 32}:{'9' * 18}:act")),
         ("GetShares", sh.GetSharesRequest()),
         (
             "PutShare",

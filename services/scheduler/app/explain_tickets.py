@@ -8,7 +8,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Protocol
 from uuid import UUID
 
-from libs.kernel.blockers import Block, Blocker, blocker
+from libs.kernel.blockers import Block, Blocker, Estimate, Position, blocker
 from libs.kernel.clock import Clock
 from libs.kernel.epochs import Mode
 from libs.kernel.values import value
@@ -16,7 +16,7 @@ from services.scheduler.app.book import Book
 from services.scheduler.app.claim_attempts import ClaimDesk
 from services.scheduler.app.held import place_of
 from services.scheduler.app.queue import Ready
-from services.scheduler.domain.explain import Carrier, Estimate, Explained, Position, Snapshot, estimate, explain, held
+from services.scheduler.domain.explain import Carrier, Explained, Snapshot, estimate, explain, held
 from services.scheduler.domain.holds import Hold, HoldKind, Place
 from services.scheduler.domain.planner import Standing
 from services.scheduler.domain.ticket import POINT_NAMES, TicketRow, TicketState

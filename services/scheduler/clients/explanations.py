@@ -3,16 +3,14 @@
 Can go wrong: a leader that changed a moment ago. What the rows say is said then, and that nobody leads.
 """
 
-from runway.common.v1 import explain_pb2
 from runway.internal.scheduler.v1 import scheduler_internal_pb2 as pb
 
 from libs.kernel.ids import shard_of, uuid_from_bytes
 from libs.kernel.refusal import Refusal
-from libs.rpc.explained import at, blocker_to
+from libs.rpc.explained import at, blocker_to, estimate_to, position_to
 from services.scheduler.app.explain_tickets import Explainer, Told
 from services.scheduler.clients.leaders import Leaders
 from services.scheduler.domain.asker import NOBODY
-from services.scheduler.domain.explain import Estimate, Position
 from services.scheduler.domain.ticket import TicketState
 
 FORWARD_MS = 1_500
@@ -58,27 +56,10 @@ def _told(told: Told) -> pb.TicketExplained:
         step_key=row.step_key,
         standing=_STANDINGS[row.state],
         blockers=[blocker_to(found) for found in told.blockers],
-        position=_position(told.position),
-        estimate=_estimate(told.estimate),
+        position=position_to(told.position),
+        estimate=estimate_to(told.estimate),
         attempt_number=row.attempt_number,
         since=at(since_ms),
         worker_id=row.worker_id if row.state is TicketState.LEASED else "",
         handler=row.contract.handler,
     )
-
-
-def _position(found: Position | None) -> explain_pb2.QueuePosition | None:
-    if found is None:
-        return None
-    return explain_pb2.QueuePosition(
-        ahead_in_line=found.ahead_in_line,
-        line_length=found.line_length,
-        ahead_in_tenant=found.ahead_in_tenant,
-        tenant_waiting=found.tenant_waiting,
-        tenants_ahead=found.tenants_ahead,
-        tenants_waiting=found.tenants_waiting,
-    )
-
-
-def _estimate(found: Estimate | None) -> explain_pb2.StartEstimate | None:
-    return None if found is None else explain_pb2.StartEstimate(at=at(found.at_ms), basis=found.basis)

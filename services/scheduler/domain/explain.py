@@ -1,8 +1,8 @@
 """Authoritative for why a ticket is not granted: blockers in the order in which they would have to go, and its place. Pure.
 
-It looks at the snapshot that the planner would be given now. What stops a ticket whatever the others do (a hold, no worker that fits, a
-bound) is found first; where there is nothing of that kind the planner itself plans, and what is said is read from how its cycle
-ended. So a ticket without a blocker is one that the next cycle grants, and a test holds that for any snapshot.
+It looks at the snapshot that the planner would be given now. What stops a ticket whatever the others do (a hold, no worker that
+fits, a bound) is found first; where there is nothing of that kind the planner itself plans, and what is said is read from how its
+cycle ended. So a ticket without a blocker is one that the next cycle grants, and a test holds that for any snapshot.
 
 Can go wrong: a snapshot that moves on while it is explained. The answer is true of its moment.
 """
@@ -10,7 +10,7 @@ Can go wrong: a snapshot that moves on while it is explained. The answer is true
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from libs.kernel.blockers import Block, Blocker, blocker
+from libs.kernel.blockers import Block, Blocker, Estimate, Position, blocker
 from libs.kernel.values import value
 from services.scheduler.domain.holds import Hold
 from services.scheduler.domain.lines import Candidate, Line, TenantQueue, WaitingLine
@@ -64,7 +64,7 @@ class _View:
 
 @dataclass(slots=True)
 class Snapshot:
-    """What a claim cycle would be given now, and every worker heard of lately. Planned once, however many tickets are explained."""
+    """What a claim cycle would be given now, and every worker heard of lately. Planned once for all tickets explained."""
 
     polls: Sequence[Poll]
     queues: Mapping[str, TenantQueue]
@@ -104,18 +104,6 @@ class Snapshot:
             sum(rival < own for rival in rivals),
             len(rivals),
         )
-
-
-@value(frozen=True, slots=True)
-class Position:
-    """Where a ticket stands."""
-
-    ahead_in_line: int
-    line_length: int
-    ahead_in_tenant: int
-    tenant_waiting: int
-    tenants_ahead: int
-    tenants_waiting: int
 
 
 @value(frozen=True, slots=True)
@@ -264,7 +252,8 @@ def _order(ticket: Candidate, position: Position) -> list[Blocker]:
     """Who goes before it."""
     found = []
     if position.tenants_ahead:
-        text = f"{position.tenants_ahead} of {_count(position.tenants_waiting, 'other tenant')} hold less of their share, and go first"
+        others = _count(position.tenants_waiting, "other tenant")
+        text = f"{position.tenants_ahead} of {others} that wait hold less of their share, and go first"
         found.append(blocker(Block.SHARE, text, tenants_ahead=position.tenants_ahead))
     if position.ahead_in_tenant:
         text = (
@@ -311,14 +300,6 @@ class Pace:
 
     granted: int
     span_ms: int
-
-
-@value(frozen=True, slots=True)
-class Estimate:
-    """When a ticket may start, and what that rests on."""
-
-    at_ms: int
-    basis: str
 
 
 def estimate(ticket: Candidate, explained: Explained, pace: Pace | None, now_ms: int) -> Estimate | None:

@@ -1238,7 +1238,9 @@ class StepExplanation(google.protobuf.message.Message):
     step_key: builtins.str
     """The step."""
     state: builtins.str
-    """pending, waiting (for what the blockers say), queued, running, ending, succeeded, failed, skipped, cancelled, or unknown."""
+    """pending, waiting (for what its blockers say), ready (its ticket is under way), queued (the scheduler has it), running, ending,
+    cancelling, succeeded, failed, skipped or cancelled.
+    """
     attempt_number: builtins.int
     """The number of its attempt, from 1; 0: none yet."""
     worker_id: builtins.str

@@ -61,7 +61,7 @@ class ReadinessInternalServiceServicer(object):
 
     def ExplainSteps(self, request, context):
         """What keeps the steps of a run that are not over from having a ticket.
-        Errors: AUTHORITY_UNREACHABLE.
+        Errors: NOT_FOUND (no such step), AUTHORITY_UNREACHABLE.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -33,7 +33,7 @@ class ReadinessInternalServiceStub:
     """
     ExplainSteps: grpc.UnaryUnaryMultiCallable[runway.internal.readiness.v1.readiness_internal_pb2.ExplainStepsRequest, runway.internal.readiness.v1.readiness_internal_pb2.ExplainStepsResponse]
     """What keeps the steps of a run that are not over from having a ticket.
-    Errors: AUTHORITY_UNREACHABLE.
+    Errors: NOT_FOUND (no such step), AUTHORITY_UNREACHABLE.
     """
 
 @typing.type_check_only
@@ -47,7 +47,7 @@ class ReadinessInternalServiceAsyncStub(ReadinessInternalServiceStub):
     """
     ExplainSteps: grpc.aio.UnaryUnaryMultiCallable[runway.internal.readiness.v1.readiness_internal_pb2.ExplainStepsRequest, runway.internal.readiness.v1.readiness_internal_pb2.ExplainStepsResponse]  # type: ignore[assignment]
     """What keeps the steps of a run that are not over from having a ticket.
-    Errors: AUTHORITY_UNREACHABLE.
+    Errors: NOT_FOUND (no such step), AUTHORITY_UNREACHABLE.
     """
 
 class ReadinessInternalServiceServicer(metaclass=abc.ABCMeta):
@@ -70,7 +70,7 @@ class ReadinessInternalServiceServicer(metaclass=abc.ABCMeta):
         context: _ServicerContext,
     ) -> typing.Union[runway.internal.readiness.v1.readiness_internal_pb2.ExplainStepsResponse, collections.abc.Awaitable[runway.internal.readiness.v1.readiness_internal_pb2.ExplainStepsResponse]]:
         """What keeps the steps of a run that are not over from having a ticket.
-        Errors: AUTHORITY_UNREACHABLE.
+        Errors: NOT_FOUND (no such step), AUTHORITY_UNREACHABLE.
         """
 
 def add_ReadinessInternalServiceServicer_to_server(servicer: ReadinessInternalServiceServicer, server: typing.Union[grpc.Server, grpc.aio.Server]) -> None: ...

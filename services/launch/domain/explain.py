@@ -1,0 +1,121 @@
+"""Authoritative for why a run does not move: launch's own blockers, and how the words of readiness and the scheduler are put together.
+
+Pure. Can go wrong: two accounts of one step. The scheduler's ticket is the newer one wherever it is open: readiness hears of it
+later, and makes successors' tickets known later than the scheduler that made them itself.
+"""
+
+from collections.abc import Mapping, Sequence
+
+from libs.kernel.blockers import Block, Blocker, Estimate, Position, blocker
+from libs.kernel.values import value
+from services.launch.domain.run import DECIDED, OPEN, Run, RunState
+
+WAITING, LEASED, ENDING, OVER = 1, 2, 3, 4
+"""runway.internal.scheduler.v1.TicketStanding."""
+_STANDINGS = {WAITING: "queued", LEASED: "running", ENDING: "ending"}
+_TICKETED = frozenset({"ready", "running"})
+
+
+@value(frozen=True, slots=True)
+class StepSaid:
+    """A step by readiness' account."""
+
+    step_key: str
+    state: str
+    blockers: Sequence[Blocker]
+    attempts: int
+
+
+@value(frozen=True, slots=True)
+class TicketSaid:
+    """A step's newest ticket by the scheduler's account."""
+
+    step_key: str
+    standing: int
+    blockers: Sequence[Blocker]
+    position: Position | None
+    estimate: Estimate | None
+    attempt_number: int
+    since_ms: int
+    worker_id: str
+    handler: str
+
+
+@value(frozen=True, slots=True)
+class StepExplained:
+    """A step, all accounts together."""
+
+    step_key: str
+    state: str
+    blockers: Sequence[Blocker]
+    position: Position | None = None
+    estimate: Estimate | None = None
+    attempt_number: int = 0
+    since_ms: int = 0
+    worker_id: str = ""
+    handler: str = ""
+
+
+def of_run(run: Run) -> list[Blocker]:
+    """What keeps every step of a run from running, by launch's own account, in order."""
+    head = run.head
+    found = []
+    if head.state == RunState.DENIED:
+        why = run.failure.message if run.failure else "no reason is kept"
+        found.append(blocker(Block.RUN_DENIED, f"it was refused when it was launched: {why}", since_ms=run.created_ms))
+    elif head.state == RunState.CANCELLING or (head.state == RunState.CLOSING and head.outcome == "cancelled"):
+        found.append(blocker(Block.RUN_CANCELLING, "it is being cancelled: what lives is ended, nothing new begins"))
+    elif head.state in DECIDED:
+        how = f"its outcome is decided: {head.outcome}"
+        if run.failure is not None:
+            how += f" ({run.failure.message})"
+        found.append(blocker(Block.RUN_ENDED, how, since_ms=run.finished_ms, outcome=head.outcome))
+    elif head.state in (RunState.PAUSING, RunState.PAUSED):
+        how = "is paused" if head.state == RunState.PAUSED else "is being paused"
+        found.append(blocker(Block.RUN_PAUSED, f"it {how}: nothing new of it begins"))
+    if head.state in OPEN and 0 < head.budget_micros <= head.used_micros:
+        text = f"{head.used_micros} of {head.budget_micros} micros are used: steps begin, and calls that cost are refused"
+        found.append(blocker(Block.BUDGET_USED, text, used_micros=head.used_micros, budget_micros=head.budget_micros))
+    return found
+
+
+def not_begun(run: Run) -> Blocker:
+    """Readiness does not know the run yet."""
+    return blocker(Block.RUN_NOT_BEGUN, "it is stored, and readiness has not heard of it yet", since_ms=run.created_ms)
+
+
+def together(
+    steps: Sequence[StepSaid] | None, tickets: Mapping[str, TicketSaid] | None, *, decided: bool = False
+) -> list[StepExplained]:
+    """Steps with what both say; None: that one was not asked, or did not answer."""
+    if steps is None:
+        return [_ticketed(ticket) for ticket in (tickets or {}).values() if ticket.standing in _STANDINGS]
+    return [_one(step, None if tickets is None else tickets.get(step.step_key), tickets is not None, decided) for step in steps]
+
+
+def _one(step: StepSaid, ticket: TicketSaid | None, asked: bool, decided: bool) -> StepExplained:
+    if ticket is not None and ticket.standing in _STANDINGS and not decided:
+        return _ticketed(ticket)
+    blockers = list(step.blockers)
+    if asked and step.state in _TICKETED and not blockers:
+        what = (
+            "its attempt has ended, and readiness is about to hear it"
+            if ticket
+            else "its ticket is on its way to the scheduler"
+        )
+        blockers.append(blocker(Block.UNDER_WAY, what))
+    return StepExplained(step.step_key, step.state, blockers, attempt_number=step.attempts)
+
+
+def _ticketed(ticket: TicketSaid) -> StepExplained:
+    return StepExplained(
+        ticket.step_key,
+        _STANDINGS[ticket.standing],
+        ticket.blockers,
+        ticket.position,
+        ticket.estimate,
+        ticket.attempt_number,
+        ticket.since_ms,
+        ticket.worker_id,
+        ticket.handler,
+    )
