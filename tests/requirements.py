@@ -42,6 +42,10 @@ REQUIREMENTS: dict[str, Requirement] = {
         "ACCEPTED, ENFORCED, QUIESCED with receipts and effects in flight; cannot be resurrected.", "000 002"
     ),
     "run.deadline": Requirement("Every run has a deadline; the default is a setting.", "004"),
+    "run.explain": Requirement(
+        "Why a run or a step does not move: ordered blockers with a remedy each, its place, an estimate with its basis.",
+        "field",
+    ),
     "dag.ready": Requirement(
         "A step is ready only when every configured condition holds; the same result under any order and repetition of events.",
         "000 002",
@@ -55,6 +59,9 @@ REQUIREMENTS: dict[str, Requirement] = {
     "sched.fair": Requirement(
         "An interactive reserve; weighted shares over tenants; project quotas; priority, deadline, aging; started runs first.",
         "000",
+    ),
+    "sched.capability": Requirement(
+        "Tickets go to workers that have the labels they require; what no worker has is explained, not stuck in silence.", "000"
     ),
     "sched.flood": Requirement("One tenant's flood cannot take every slot.", "000"),
     "sched.authority": Requirement("One epoch per shard, confirmed in the database; never two authorities.", "000"),

@@ -5,6 +5,7 @@ import typer
 from libs.cli.commands import control, install, runs, shares, things
 from libs.cli.commands.crash import crash
 from libs.cli.commands.demo import demo
+from libs.cli.commands.explain import explain
 
 app = typer.Typer(
     name="runway",
@@ -17,6 +18,7 @@ app = typer.Typer(
 app.command()(install.dev)
 app.command()(install.doctor)
 app.command()(demo)
+app.command()(explain)
 app.command()(crash)
 app.command()(install.drill)
 app.add_typer(runs.app, name="run")

@@ -241,6 +241,20 @@ class Client:
             if not token:
                 return found
 
+    async def explain(self, run_id: str, step_key: str = "") -> pb.ExplainRunResponse:
+        """Why a run, or one step of it, does not move: every step that is not over, or the one that is named."""
+        answer, token = pb.ExplainRunResponse(), ""
+        while True:
+            request = pb.ExplainRunRequest(run_id=run_id, step_key=step_key, page_size=500, page_token=token)
+            page = await self._call(self._launch.ExplainRun, request)
+            token, page.next_page_token = page.next_page_token, ""
+            steps = [*answer.steps, *page.steps]
+            answer.CopyFrom(page)
+            del answer.steps[:]
+            answer.steps.extend(steps)
+            if not token:
+                return answer
+
     async def steps(self, run_id: str) -> list[rd.Step]:
         """The run's steps, in the order of the workflow."""
         return await self._pages(

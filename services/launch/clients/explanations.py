@@ -1,6 +1,6 @@
 """Explanations of runs: the question parsed, others asked, the answer put together and translated. Authoritative for nothing.
 
-Can go wrong: a page token that another service would read otherwise. It counts steps in the order of the workflow, which never changes.
+Can go wrong: a page that moves while it is read. A token counts steps in the order of the workflow, which never changes.
 """
 
 from runway.launch.v1 import launch_service_pb2

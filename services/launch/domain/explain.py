@@ -1,4 +1,4 @@
-"""Authoritative for why a run does not move: launch's own blockers, and how the words of readiness and the scheduler are put together.
+"""Authoritative for why a run does not move: launch's own blockers, and how those of readiness and the scheduler join them.
 
 Pure. Can go wrong: two accounts of one step. The scheduler's ticket is the newer one wherever it is open: readiness hears of it
 later, and makes successors' tickets known later than the scheduler that made them itself.

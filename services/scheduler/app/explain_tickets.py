@@ -16,7 +16,7 @@ from services.scheduler.app.book import Book
 from services.scheduler.app.claim_attempts import ClaimDesk
 from services.scheduler.app.held import place_of
 from services.scheduler.app.queue import Ready
-from services.scheduler.domain.explain import Carrier, Explained, Snapshot, estimate, explain, held
+from services.scheduler.domain.explain import Carrier, Explained, Snapshot, StoppedScope, WorkerRow, estimate, explain, held
 from services.scheduler.domain.holds import Hold, HoldKind, Place
 from services.scheduler.domain.planner import Standing
 from services.scheduler.domain.ticket import POINT_NAMES, TicketRow, TicketState
@@ -35,27 +35,6 @@ class Told:
     blockers: Sequence[Blocker]
     position: Position | None = None
     estimate: Estimate | None = None
-
-
-@value(frozen=True, slots=True)
-class StoppedScope:
-    """A tenant or project that is not open."""
-
-    kind: str
-    scope_id: str
-    mode: Mode
-
-
-@value(frozen=True, slots=True)
-class WorkerRow:
-    """A worker process as it was written down; `owner` is the tenant of its key."""
-
-    owner: str
-    worker_id: str
-    project: str
-    handlers: frozenset[str]
-    labels: frozenset[str]
-    fleet: bool
 
 
 class ExplainReads(Protocol):

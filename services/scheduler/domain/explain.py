@@ -1,8 +1,8 @@
 """Authoritative for why a ticket is not granted: blockers in the order in which they would have to go, and its place. Pure.
 
 It looks at the snapshot that the planner would be given now. What stops a ticket whatever the others do (a hold, no worker that
-fits, a bound) is found first; where there is nothing of that kind the planner itself plans, and what is said is read from how its
-cycle ended. So a ticket without a blocker is one that the next cycle grants, and a test holds that for any snapshot.
+fits, a bound) is found first; where there is nothing of that kind the planner itself plans, and what is said is read from how
+its cycle ended. So a ticket without a blocker is one that the next cycle grants, and a test holds that for any snapshot.
 
 Can go wrong: a snapshot that moves on while it is explained. The answer is true of its moment.
 """
@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from libs.kernel.blockers import Block, Blocker, Estimate, Position, blocker
+from libs.kernel.epochs import Mode
 from libs.kernel.values import value
 from services.scheduler.domain.holds import Hold
 from services.scheduler.domain.lines import Candidate, Line, TenantQueue, WaitingLine
@@ -49,6 +50,27 @@ class Carrier:
     def fits(self, line: Line) -> bool:
         """Whether it may run this line's tickets, by the planner's own rule."""
         return fits(Poll(0, self.tenant, self.project, self.handlers, self.labels, 1), line)
+
+
+@value(frozen=True, slots=True)
+class StoppedScope:
+    """A tenant or project that is not open."""
+
+    kind: str
+    scope_id: str
+    mode: Mode
+
+
+@value(frozen=True, slots=True)
+class WorkerRow:
+    """A worker process as it was written down; `owner` is the tenant of its key."""
+
+    owner: str
+    worker_id: str
+    project: str
+    handlers: frozenset[str]
+    labels: frozenset[str]
+    fleet: bool
 
 
 @dataclass(slots=True)

@@ -12,7 +12,7 @@ import asyncpg
 
 from libs.kernel.epochs import Mode
 from libs.pg import Database, Queries
-from services.scheduler.app.explain_tickets import StoppedScope, WorkerRow
+from services.scheduler.domain.explain import StoppedScope, WorkerRow
 from services.scheduler.domain.ticket import TicketRow
 from services.scheduler.ports import GateState
 from services.scheduler.store import rows
