@@ -345,7 +345,8 @@ def first_id(request: control.ExportTicketsRequest, field: str, unset: UUID) -> 
     """The least id of a run that is launched at a time; ids begin with their milliseconds."""
     if not request.HasField(field):  # type: ignore[arg-type]
         return unset
-    ms = getattr(request, field).ToMilliseconds()
+    said: Timestamp = getattr(request, field)
+    ms = said.seconds * 1000 + said.nanos // 1_000_000
     if not 0 <= ms < 2**48:
         raise invalid_field(field, "is out of range", "send a time after 1970")
     return UUID(int=ms << 80)
