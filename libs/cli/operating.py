@@ -1,4 +1,5 @@
-"""Calls of operators: the scheduler's ControlService and ShareService, by the installation's secret and not by an API key.
+"""Calls of operators, by the installation's secret and not by an API key: the scheduler's ControlService and ShareService, the
+gateway's BucketService.
 
 The secret is RUNWAY_SERVICE_SECRET, else the file `service-secret` beside the profile of a `runway dev`. Can go wrong: a secret
 in the wrong place. It travels in metadata only, and is never printed.
@@ -52,17 +53,22 @@ def _kept() -> str:
 
 
 @asynccontextmanager
-async def operators(*, of_shares: bool = False) -> AsyncIterator[Ask]:
-    """`await ask("PutHold", request)` at the scheduler's control port; of its ShareService where that is wanted."""
+async def operators(*, of_shares: bool = False, of_buckets: bool = False) -> AsyncIterator[Ask]:
+    """`await ask("PutHold", request)` at the scheduler's ControlService; or at its ShareService, or the gateway's BucketService."""
+    from runway.gateway.v1 import bucket_service_pb2_grpc
     from runway.scheduler.v1 import control_service_pb2_grpc, share_service_pb2_grpc
     from runway_sdk.connection import Connection, find_target
 
     connection = Connection(find_target())
     connection.metadata = ((SECRET_METADATA, _secret()),)
-    channel = connection.control("scheduler")
-    stub: Any = (
-        share_service_pb2_grpc.ShareServiceStub(channel) if of_shares else control_service_pb2_grpc.ControlServiceStub(channel)
-    )
+    channel = connection.control("gateway" if of_buckets else "scheduler")
+    stub: Any
+    if of_buckets:
+        stub = bucket_service_pb2_grpc.BucketServiceStub(channel)
+    elif of_shares:
+        stub = share_service_pb2_grpc.ShareServiceStub(channel)
+    else:
+        stub = control_service_pb2_grpc.ControlServiceStub(channel)
 
     async def ask(method: str, request: "Message") -> Any:
         return await connection.call(getattr(stub, method), request)

@@ -6,11 +6,13 @@ from libs.pg import Database
 from libs.runtime.sender import stuck_outbox
 from libs.runtime.service import Every
 from services.gateway.app.adopt_tries import adopt_tries, void_own
+from services.gateway.app.draw_buckets import Buckets
 from services.gateway.app.run_calls import Calls
 from services.gateway.ports import Ports
 from services.gateway.settings import GatewaySettings
 
 FORGET_INTERVAL_MS = 600_000
+BUCKETS_INTERVAL_MS = 500
 KINDS = {"unknown": "unknown_effect", "needs_reconciliation": "effect_needs_reconciliation", "requested": "effect_under_way"}
 
 
@@ -28,6 +30,15 @@ def loops(ports: Ports, calls: Calls, settings: GatewaySettings) -> list[Every]:
         Every(settings.adopt_interval_ms, adopt, "adopt_tries"),
         Every(settings.adopt_interval_ms, lambda: void_own(ports, calls), "void_own"),
         Every(FORGET_INTERVAL_MS, forget, "forget_processes"),
+    ]
+
+
+def bucket_loops(buckets: Buckets) -> list[Every]:
+    """Every gateway has what was decided within a second, and keeps nothing that it does not use."""
+    return [
+        Every(BUCKETS_INTERVAL_MS, buckets.refresh, "refresh_buckets"),
+        Every(BUCKETS_INTERVAL_MS, buckets.give_back, "give_back_buckets"),
+        Every(FORGET_INTERVAL_MS, buckets.forget, "forget_bucket_uses"),
     ]
 
 

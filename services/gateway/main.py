@@ -2,8 +2,12 @@
 
 from contextlib import suppress
 
+from runway.gateway.v1.bucket_service_pb2_grpc import add_BucketServiceServicer_to_server
 from runway.gateway.v1.gateway_service_pb2_grpc import add_GatewayServiceServicer_to_server
-from runway.internal.gateway.v1.gateway_internal_pb2_grpc import add_EffectServiceServicer_to_server
+from runway.internal.gateway.v1.gateway_internal_pb2_grpc import (
+    add_BucketViewServiceServicer_to_server,
+    add_EffectServiceServicer_to_server,
+)
 
 from libs.fence.cold import ColdReader
 from libs.fence.raising import FencePoint
@@ -20,6 +24,7 @@ from libs.runtime.sender import PeerSender
 from libs.runtime.service import Composed, Loop, Service
 from services.gateway.app.admit_intents import admit_intents
 from services.gateway.app.adopt_tries import adopt_tries, say_ended
+from services.gateway.app.draw_buckets import Buckets
 from services.gateway.app.invoke import Invoker
 from services.gateway.app.record_receipts import record_receipts
 from services.gateway.app.run_calls import Calls
@@ -32,11 +37,13 @@ from services.gateway.clients.models import Model
 from services.gateway.clients.notices import EventNotices
 from services.gateway.clients.registry import Registry
 from services.gateway.domain.effect import Effect, Receipt
-from services.gateway.loops import GatewayStuck, loops
+from services.gateway.loops import GatewayStuck, bucket_loops, loops
 from services.gateway.ports import Admitted, Intent, Limits, Ports
 from services.gateway.servicer import SERVICE, GatewayServicer
+from services.gateway.servicer_buckets import BucketServicer, BucketViewServicer
 from services.gateway.servicer_control import EffectServicer, GatewayFences
 from services.gateway.settings import GatewaySettings
+from services.gateway.store.buckets import BucketStore
 from services.gateway.store.effects import EffectStore
 from services.gateway.store.processes import ProcessStore
 from services.gateway.store.standing import GatewayStanding, collecting
@@ -83,7 +90,9 @@ async def compose(host: Host) -> Service:
     receipts: Batcher[Receipt, Effect | None] = Batcher(
         lambda items: record_receipts(ports, items), name="receipts", max_batch=MAX_BATCH, key=lambda r: r.name.run_id
     )
-    calls = Calls(ports, receipts.submit)
+    kept = BucketStore(db)
+    buckets = Buckets(kept, host.clock)
+    calls = Calls(ports, receipts.submit, buckets.settle)
     intents: Batcher[Intent, Admitted] = Batcher(
         lambda items: admit_intents(ports, calls, items), name="intents", max_batch=MAX_BATCH, key=lambda i: i.asked.run_id
     )
@@ -93,12 +102,14 @@ async def compose(host: Host) -> Service:
     async def start() -> None:
         await db.open()
         await leaf_db.open()
+        await buckets.refresh()
         await adopt_tries(ports)
 
     async def stop() -> None:
         await intents.close()
         await calls.stop(settings.stop_grace_ms)
         await receipts.close()
+        await buckets.close()
         with suppress(Refusal):  # the database is away: the process' death will be proved instead
             await say_ended(ports)
         await cold.close()
@@ -112,15 +123,28 @@ async def compose(host: Host) -> Service:
         healthy=db.ping,
         servicers=[
             Mounted(
-                add_GatewayServiceServicer_to_server, GatewayServicer(ports, Invoker(ports, calls, intents, cold)), SERVICE
+                add_GatewayServiceServicer_to_server,
+                GatewayServicer(ports, Invoker(ports, calls, intents, cold, buckets)),
+                SERVICE,
             ),
             Mounted(add_EffectServiceServicer_to_server, EffectServicer(ports), "runway.internal.gateway.v1.EffectService"),
+            Mounted(
+                add_BucketServiceServicer_to_server,
+                BucketServicer(kept, buckets, ports.tools),
+                "runway.gateway.v1.BucketService",
+            ),
+            Mounted(
+                add_BucketViewServiceServicer_to_server,
+                BucketViewServicer(buckets, ports.tools),
+                "runway.internal.gateway.v1.BucketViewService",
+            ),
         ],
         stuck=GatewayStuck(ports, db).list_stuck,
         fences=GatewayFences(FencePoint(leaf_db, standing), collecting, relay),
         loops=[
             Loop("relay", relay.run),
             *loops(ports, calls, settings),
+            *bucket_loops(buckets),
             forgetting(effects.forget_runs, host.clock, host.settings.retention_ms),
         ],
         deadlines_ms={f"/{SERVICE}/{method}": long_ms for method in ("InvokeTool", "Generate", "WaitEffect")},

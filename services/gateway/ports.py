@@ -76,6 +76,15 @@ class Tool(Protocol):
         """Money that a call may cost, in micros, where the caller names none."""
         ...
 
+    def tokens(self, arguments: Any) -> int:
+        """Tokens of a model that a call may use at most; 0 where it uses none."""
+        ...
+
+    @property
+    def provider_always(self) -> str:
+        """The provider of every call, where the arguments do not say; empty: they do."""
+        ...
+
     async def call(self, request: Request) -> Outcome:
         """Acts. Says `unknown` of everything that may have happened and was not answered."""
         ...

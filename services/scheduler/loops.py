@@ -1,12 +1,14 @@
 """The scheduler's timers, each calling one verb; and what of it does not move."""
 
 import asyncio
-from collections.abc import Mapping
+import contextlib
+from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 from runway.internal.inbox.v1 import inbox_pb2
 
 from libs.kernel.ids import NIL, shard_of
+from libs.kernel.refusal import Refusal
 from libs.pg import Database
 from libs.runtime.sender import stuck_outbox
 from libs.runtime.service import Every, Loop
@@ -20,6 +22,7 @@ from services.scheduler.app.expire_leases import Doubts, Expiry
 from services.scheduler.app.explain_lost import reconsider_parked
 from services.scheduler.app.obey_gates import look_for_raises
 from services.scheduler.app.obey_holds import Obedience
+from services.scheduler.domain.buckets import View
 from services.scheduler.domain.holds import Place
 from services.scheduler.domain.ticket import POINT_NAMES
 from services.scheduler.ports import Ports
@@ -54,6 +57,8 @@ class HouseKeeping(Protocol):
 
 NOTE_INTERVAL_MS = 500
 SHARES_INTERVAL_MS = 500
+BUCKETS_INTERVAL_MS = 500
+BUCKETS_WAKE_MS = 100
 
 
 def _worker_row(heard: Heard) -> tuple[str, str, str, str, str, int, bool]:
@@ -141,6 +146,30 @@ def share_loops(shares: Shares, book: Book, holder: str) -> list[Every | Loop]:
 
     exchange = Exchange(shares, book.usage, holder)
     return [Every(SHARES_INTERVAL_MS, look, "refresh_shares"), Every(SHARES_INTERVAL_MS, tell, "exchange_use")]
+
+
+class BucketReads(Protocol):
+    """Buckets outside."""
+
+    async def read(self) -> Sequence[View]:
+        """All that stand before a tool or model."""
+        ...
+
+
+def bucket_loops(buckets: BucketReads, book: Book) -> list[Every | Loop]:
+    """Tickets wait for buckets, not leases; and go on once there is enough."""
+    gauges = book.usage.gauges
+
+    async def look() -> None:
+        with contextlib.suppress(Refusal):  # the gateway is away: what it said last goes on filling
+            gauges.see(await buckets.read())
+
+    async def wake() -> None:
+        if gauges.kept_back:
+            gauges.kept_back = False
+            book.reconsider()
+
+    return [Every(BUCKETS_INTERVAL_MS, look, "read_buckets"), Every(BUCKETS_WAKE_MS, wake, "reconsider_buckets")]
 
 
 def obedience_loops(obedience: Obedience, settings: SchedulerSettings) -> list[Every | Loop]:

@@ -30,6 +30,7 @@ from services.scheduler.app.hand_over import HandOver
 from services.scheduler.app.hold_desk import HoldDesk
 from services.scheduler.app.obey_holds import Obedience
 from services.scheduler.app.take_over import Candidacy, give_up, take_over
+from services.scheduler.clients.buckets import GatewayBuckets
 from services.scheduler.clients.explanations import Explanations
 from services.scheduler.clients.gates import LaunchGates
 from services.scheduler.clients.leaders import Leaders
@@ -39,7 +40,7 @@ from services.scheduler.clients.notices import EventNotices
 from services.scheduler.clients.owners import OwnerClient
 from services.scheduler.clients.tokens import LeaseTokens
 from services.scheduler.consumers import Inbox
-from services.scheduler.loops import SchedulerStuck, loops, obedience_loops, share_loops
+from services.scheduler.loops import SchedulerStuck, bucket_loops, loops, obedience_loops, share_loops
 from services.scheduler.ports import Limits, Ports
 from services.scheduler.servicer import WorkerServicer
 from services.scheduler.servicer_control import InternalServicer, SchedulerFences, SchedulerServicer
@@ -301,6 +302,7 @@ async def compose(host: Host, settings: SchedulerSettings | None = None) -> Serv
             *obedience_loops(obedience, settings),
             forgetting(store.forget_runs, host.clock, host.settings.retention_ms),
             *share_loops(shares, book, leadership.member_id),
+            *bucket_loops(GatewayBuckets(host.peers, host.clock), book),
             *loops(ports, control, book, desk, store, leadership, (public.key_id, public.public_bytes), settings),
         ],
         deadlines_ms={"/runway.scheduler.v1.WorkerService/ClaimAttempts": settings.longest_wait_ms + 10_000},

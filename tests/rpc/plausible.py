@@ -8,6 +8,7 @@ from uuid import uuid4
 from google.protobuf.message import Message
 from runway.checkpoint.v1 import checkpoint_service_pb2 as cp
 from runway.common.v1 import common_pb2
+from runway.gateway.v1 import bucket_service_pb2 as bu
 from runway.gateway.v1 import gateway_service_pb2 as gw
 from runway.launch.v1 import admin_service_pb2 as ad
 from runway.launch.v1 import launch_service_pb2 as la
@@ -29,6 +30,7 @@ SPEC = wf.WorkflowSpec(
 
 def good_requests(lease: wk.Lease, other_run: str) -> dict[str, list[Message]]:
     """Requests that would pass, by method, to be spoilt in one place."""
+    bucket = bu.BucketName(kind=bu.BUCKET_KIND_TOOL, name="http.request", unit=bu.BUCKET_UNIT_CALLS)
     run, token, attempt = lease.run_id, lease.lease_token, lease.attempt_id
     launch = la.LaunchRunRequest(
         request_id="r", workflow="work", input=to_value({"a": [1, "x"]}, "input"), labels={"a": "b"}, priority=1
@@ -125,6 +127,11 @@ def good_requests(lease: wk.Lease, other_run: str) -> dict[str, list[Message]]:
         ),
         ("PutSharePolicy", sh.PutSharePolicyRequest(policy=sh.SharePolicy(reserve_permille=1), actor="me", reason="r")),
         ("ListShareChanges", sh.ListShareChangesRequest(page_size=2, before_version=9)),
+        ("ListBuckets", bu.ListBucketsRequest()),
+        ("PutBucket", bu.PutBucketRequest(name=bucket, capacity=9, per_minute=9, actor="me", reason="r")),
+        ("RemoveBucket", bu.RemoveBucketRequest(name=bucket, expected_version=1, actor="me", reason="r")),
+        ("PutBucketWeight", bu.PutBucketWeightRequest(name=bucket, tenant="a", weight=2, actor="me", reason="r")),
+        ("ListBucketChanges", bu.ListBucketChangesRequest(page_size=2, before_version=9)),
         ("ListTools", gw.ListToolsRequest()),
         ("RestoreCheckpoint", cp.RestoreCheckpointRequest()),
         ("ListCases", rc.ListCasesRequest(run_id=run, page_size=2, page_token="1")),

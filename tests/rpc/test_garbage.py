@@ -57,6 +57,7 @@ LONG_POLLS = ("ClaimAttempts", "WaitRun", "WaitEffect", "WatchRun", "InvokeTool"
 VOLATILE = (
     "outbox",
     "share_use",
+    "bucket_use",
     "worker",
     "shard",
     "shard_reset",

@@ -170,6 +170,7 @@ _BY_REASON: Mapping[str, type[RunwayError]] = {
     "NO_LEADER": Unavailable,
     "DRAINING": Unavailable,
     "AUTHORITY_UNREACHABLE": Unavailable,
+    "PROVIDER_SATURATED": Unavailable,  # nothing was decided: the same call, once its bucket has filled
 }
 _BY_CODE: Mapping[grpc.StatusCode, type[RunwayError]] = {
     grpc.StatusCode.UNAVAILABLE: Unavailable,

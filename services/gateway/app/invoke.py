@@ -18,6 +18,7 @@ from libs.rpc.batcher import Batcher
 from libs.runtime.faults import fault_point
 from libs.telemetry.catalogue import EFFECTS_REPLAYED
 from libs.telemetry.traces import traceparent
+from services.gateway.app.draw_buckets import NOTHING, Buckets, Taken
 from services.gateway.app.run_calls import Calls
 from services.gateway.domain.arguments import canonical
 from services.gateway.domain.effect import ANSWERED, DOUBTFUL, UNRESOLVED, Effect, EffectName, ReplayClass, State
@@ -52,8 +53,11 @@ class Answer:
 class Invoker:
     """Calls by attempts; one per process."""
 
-    def __init__(self, ports: Ports, calls: Calls, intents: Batcher[Intent, Admitted], cold: ColdReader) -> None:
+    def __init__(
+        self, ports: Ports, calls: Calls, intents: Batcher[Intent, Admitted], cold: ColdReader, buckets: Buckets
+    ) -> None:
         self._ports = ports
+        self._buckets = buckets
         self._calls = calls
         self._intents = intents
         self._cold = cold
@@ -88,7 +92,7 @@ class Invoker:
         self._refuse_saturated()
         deadline_s = asyncio.get_running_loop().time() + ask.wait_ms / 1000
         fault_point("gateway.before_intent", intent.asked.step_key, intent.slot)
-        admitted = await self._admit(intent)
+        admitted = await self._admit_bounded(intent, tool.tokens(ask.arguments))
         match admitted.verdict:
             case Verdict.OK:
                 return self._answer(await self._settled(admitted.name, deadline_s), intent, fresh=True)
@@ -113,6 +117,32 @@ class Invoker:
         if effect is None:
             raise not_found("slot")
         return await self._settled(name, deadline_s, doubtful=False)
+
+    async def _admit_bounded(self, intent: Intent, tokens: int) -> Admitted:
+        """Admitted, with what its call takes of buckets; what makes no call takes nothing."""
+        taken = await self._take(intent, tokens)
+        self._buckets.hold(intent.nonce, taken)
+        started = False
+        try:
+            admitted = await self._admit(intent)
+            started = admitted.verdict is Verdict.OK
+        finally:
+            if not started:
+                self._buckets.withdraw(intent.nonce)
+        return admitted
+
+    async def _take(self, intent: Intent, tokens: int) -> Taken:
+        admission = intent.admission
+        try:
+            return await self._buckets.take(admission.tenant, admission.tool, admission.provider, tokens)
+        except Refusal as dry:
+            if dry.reason is not Reason.PROVIDER_SATURATED or not intent.slot:
+                raise
+            asked = intent.asked
+            effect = await self._ports.store.effect(EffectName(asked.run_id, asked.step_key, intent.slot))
+            if effect is None or not (effect.state in ANSWERED or effect.state in UNRESOLVED):
+                raise
+            return NOTHING  # the ledger answers, or the call under way does
 
     async def _admit(self, intent: Intent) -> Admitted:
         async def judge(intents: Sequence[Intent]) -> Sequence[Admitted]:

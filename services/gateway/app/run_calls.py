@@ -22,13 +22,16 @@ from services.gateway.domain.effect import Effect, EffectName, Failed, Outcome, 
 from services.gateway.ports import Dispatch, Ports, Request
 
 Record = Callable[[Receipt], Awaitable[Effect | None]]
+Over = Callable[[UUID, Outcome | None], None]
+"""Told once for each call that was started: what came of it, None where nobody knows."""
 log = get_logger(__name__)
 
 
 class Calls:
     """The calls of one process."""
 
-    def __init__(self, ports: Ports, record: Record) -> None:
+    def __init__(self, ports: Ports, record: Record, over: Over = lambda nonce, outcome: None) -> None:
+        self._over = over
         self._ports = ports
         self._record = record
         self._alive: set[UUID] = set()
@@ -75,19 +78,21 @@ class Calls:
 
     async def _run(self, dispatch: Dispatch, result: "asyncio.Future[Effect | None]") -> None:
         name = dispatch.name
+        came: Outcome | None = None
         try:
             with (
                 continued(dispatch.traceparent, "effect", tool=dispatch.tool),
                 log_context(run=name.run_id, step=name.step_key, slot=name.slot),
             ):
                 fault_point("gateway.after_intent", name.step_key, name.slot)
-                outcome = await self._call(dispatch)
+                outcome = came = await self._call(dispatch)
                 fault_point("gateway.after_call", name.step_key, name.slot)
                 EFFECTS.labels(dispatch.tool, outcome.state.value).inc()
                 effect = await self._recorded(Receipt(name, dispatch.n, dispatch.nonce, outcome))
                 fault_point("gateway.after_receipt", name.step_key, name.slot)
             result.set_result(effect)
         finally:
+            self._over(dispatch.nonce, came)
             self._alive.discard(dispatch.nonce)
             if self._results.get(name) is result:
                 del self._results[name]

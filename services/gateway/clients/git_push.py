@@ -58,6 +58,7 @@ class GitPush:
 
     name = "git.push"
     kind = "tool"
+    provider_always = ""
     description = "Moves a branch of a configured remote to a commit from a bundle, if its head is the expected one."
     replay_class = ReplayClass.IDEMPOTENT
     schema = SCHEMA
@@ -101,6 +102,10 @@ class GitPush:
 
     def hold(self, arguments: Any) -> int:
         """Pushes cost nothing."""
+        return 0
+
+    def tokens(self, arguments: Any) -> int:
+        """None."""
         return 0
 
     async def call(self, request: Request) -> Outcome:

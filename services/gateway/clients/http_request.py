@@ -43,6 +43,7 @@ class HttpRequest:
 
     name = "http.request"
     kind = "tool"
+    provider_always = ""
     description = "Sends one HTTP request to a configured target, with an idempotency key."
     replay_class = ReplayClass.NON_REPLAYABLE
     schema = SCHEMA
@@ -90,6 +91,10 @@ class HttpRequest:
 
     def hold(self, arguments: Any) -> int:
         """Requests cost what the caller says."""
+        return 0
+
+    def tokens(self, arguments: Any) -> int:
+        """None."""
         return 0
 
     async def call(self, request: Request) -> Outcome:

@@ -64,11 +64,24 @@ class Model:
         """The provider's name."""
         return self._route.provider or (urlsplit(self._route.base_url).hostname or "")
 
+    @property
+    def provider_always(self) -> str:
+        """A model has one provider."""
+        return self.provider(None)
+
     def hold(self, arguments: Any) -> int:
         """What the call may cost at most, as far as its size tells."""
+        return self._price(*self._most(arguments))
+
+    def tokens(self, arguments: Any) -> int:
+        """What the call may use at most, as far as its size tells."""
+        return sum(self._most(arguments))
+
+    def _most(self, arguments: Any) -> tuple[int, int]:
+        """Tokens in and out."""
         out = arguments.get("max_completion_tokens") or arguments.get("max_tokens") or self._route.default_max_tokens
         text = len(json.dumps(arguments).encode())
-        return self._price(text // BYTES_PER_TOKEN, int(out) * int(arguments.get("n", 1)))
+        return text // BYTES_PER_TOKEN, int(out) * int(arguments.get("n", 1))
 
     def _price(self, tokens_in: int, tokens_out: int) -> int:
         route = self._route

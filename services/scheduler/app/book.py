@@ -310,6 +310,7 @@ class Book:
             rank_ms=rank,
             size_bytes=row.input_bytes + LEASE_BYTES,
             last_worker=row.worker_id if row.end is End.YIELDED else "",
+            calls=row.contract.calls,
         )
         return Ready(candidate, row.shard, row.ticket_sequence, row.fence.lease_epoch, row, self.clock.monotonic_ms())
 

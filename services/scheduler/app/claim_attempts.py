@@ -242,7 +242,11 @@ class ClaimDesk:
         return sum(len(leases) for leases in answers.values())
 
     def _plan(self, polls: Sequence[Poll], queues: Mapping[str, TenantQueue]) -> list[Grant]:
-        return plan(polls, queues, self.book.usage.standing(queues))
+        standing = self.book.usage.standing(queues)
+        grants = plan(polls, queues, standing)
+        if standing.allowance.kept_back:
+            self.book.usage.gauges.kept_back = True
+        return grants
 
     async def _commit(
         self, taken: Sequence[Taken], epochs: dict[int, int]
@@ -359,6 +363,7 @@ class ClaimDesk:
             lease.worker_id, lease.claim_id, lease.fleet = ask.worker_id, ask.claim_id, ask.fleet
             if self.book.still(ready.shard, epochs[ready.shard]):
                 self.book.add_lease(lease)
+            self.book.usage.gauges.granted(ready.candidate.calls)
             try:
                 signed = self.ports.tokens.sign(lease, row.epoch)
             except Refusal as no:  # the lease is not taken up and ends by itself; its neighbours go out

@@ -9,6 +9,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from libs.kernel.clock import Clock
+from services.scheduler.app.gauges import Gauges
 from services.scheduler.domain.lease import Lease
 from services.scheduler.domain.planner import Standing
 from services.scheduler.domain.shares import Decided, Meter, Policy, Project, Report, Used
@@ -29,6 +30,10 @@ class Usage:
     """Live leases on shared workers, by class."""
     elsewhere: Mapping[str, Used] = field(default_factory=dict)
     projects_elsewhere: Mapping[Project, int] = field(default_factory=dict)
+    gauges: Gauges = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.gauges = Gauges(self.clock)
 
     def began(self, lease: Lease) -> None:
         """A lease that lives; one that is found in the table entered elsewhere."""
@@ -74,6 +79,7 @@ class Usage:
             used={tenant: self.used(tenant) for tenant in tenants},
             project_leases=held,
             shared_leases=self.shared,
+            allowance=self.gauges.allowance(),
         )
 
     def report(self) -> list[Report]:

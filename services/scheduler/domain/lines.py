@@ -25,6 +25,8 @@ class Line:
     run_class: int
     handler: str
     requires: frozenset[str]
+    calls: tuple[str, ...] = ()
+    """Tools, and models as `model:NAME`, that it may call."""
 
 
 @value(frozen=True, slots=True)
@@ -42,6 +44,8 @@ class Candidate:
     """What its lease weighs in an answer."""
     last_worker: str = ""
     """Who had the step before and gave it back; it may still hold what the step had made."""
+    calls: tuple[str, ...] = ()
+    """Tools, and models as `model:NAME`, that it may call."""
 
     @property
     def place(self) -> Place:
@@ -51,7 +55,7 @@ class Candidate:
     @property
     def line(self) -> Line:
         """Where it waits."""
-        return Line(self.tenant, self.project, self.run_class, self.handler, self.requires)
+        return Line(self.tenant, self.project, self.run_class, self.handler, self.requires, self.calls)
 
 
 class WaitingLine:

@@ -10,6 +10,8 @@ the one with the most free slots, so that work spreads.
 
 An answer is bounded in bytes as well: a poll takes no ticket beyond what is left of its room, but always a first one.
 
+A ticket that may call what is bounded outside is granted only while the bucket would have a call for it (domain/buckets.py).
+
 Can go wrong: tickets that nobody fits, or a quota of nothing. They stay.
 """
 
@@ -18,6 +20,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from libs.kernel.values import value
+from services.scheduler.domain.buckets import EMPTY, Allowance
 from services.scheduler.domain.lines import Candidate, Head, Line, TenantQueue, WaitingLine
 from services.scheduler.domain.rank import INTERACTIVE, MIGRATION
 from services.scheduler.domain.shares import NOTHING, Part, Policy, Project, Used, claim
@@ -60,6 +63,8 @@ class Standing:
     project_leases: Mapping[Project, int] = field(default_factory=dict)
     shared_leases: Mapping[int, int] = field(default_factory=dict)
     """Live leases on shared workers of this process, by class."""
+    allowance: Allowance = EMPTY
+    """Counts down as the cycle grants: of one cycle."""
 
 
 def fits(poll: Poll, line: Line) -> bool:
@@ -207,6 +212,7 @@ class _Cycle:
             for handler in poll.handlers:
                 self._by_handler.setdefault((poll.tenant, handler), []).append(poll)
         self._have_own = {poll.tenant for poll in polls}
+        self._allowance = self._standing.allowance
         self._bound = any(poll.project for poll in polls)  # else a group serves all projects
         self._nobody = _Group((), self._slots)
         self._groups: dict[tuple[str, str, str, frozenset[str]], _Group] = {}
@@ -316,7 +322,7 @@ class _Cycle:
             project = (line.tenant, line.project)
             shares = may_share(line.run_class)
             open_ = waiting.own.free() or (shares and waiting.shared.free())
-            if ticket is None or not open_ or self._project_left.get(project, 1) <= 0:
+            if ticket is None or not open_ or self._project_left.get(project, 1) <= 0 or self._dry(line):
                 heapq.heappop(heads)
                 continue
             chosen = waiting.own.best(ticket)
@@ -335,9 +341,17 @@ class _Cycle:
             if chosen is not None:
                 return
 
+    def _dry(self, line: Line) -> bool:
+        """Whether its calls would find a bucket empty."""
+        if not line.calls or not self._allowance:
+            return False
+        return self._allowance.dry(line.tenant, line.calls) is not None
+
     def _grant(self, tenant: _Tenant, project: Project, ticket: Candidate, chosen: int) -> None:
         self._slots.take(chosen, ticket.size_bytes)
         self._grants.append(Grant(chosen, ticket.key))
+        if ticket.calls and self._allowance:
+            self._allowance.take(ticket.calls)
         tenant.running += 1
         tenant.left -= 1
         if project in self._project_left:

@@ -66,6 +66,11 @@ class Contract:
     points: int
 
     @property
+    def calls(self) -> tuple[str, ...]:
+        """Tools, and models as `model:NAME`, that it may call."""
+        return self.tools if not self.models else (*self.tools, *(f"model:{name}" for name in self.models))
+
+    @property
     def point_names(self) -> tuple[str, ...]:
         """Services that the step may touch; the scheduler always."""
         return (*(name for bit, name in POINT_NAMES.items() if self.points & bit), OWN_POINT)

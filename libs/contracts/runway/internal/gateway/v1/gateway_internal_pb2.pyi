@@ -278,3 +278,87 @@ class ResolveEffectsResponse(google.protobuf.message.Message):
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
 
 Global___ResolveEffectsResponse: typing_extensions.TypeAlias = ResolveEffectsResponse
+
+@typing.final
+class ReadBucketsRequest(google.protobuf.message.Message):
+    """All buckets."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+
+Global___ReadBucketsRequest: typing_extensions.TypeAlias = ReadBucketsRequest
+
+@typing.final
+class BucketView(google.protobuf.message.Message):
+    """A bucket as of now."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: builtins.int
+    CALLS_FIELD_NUMBER: builtins.int
+    CAPACITY_FIELD_NUMBER: builtins.int
+    PER_MINUTE_FIELD_NUMBER: builtins.int
+    LEVEL_FIELD_NUMBER: builtins.int
+    TYPICAL_FIELD_NUMBER: builtins.int
+    FLOOR_FIELD_NUMBER: builtins.int
+    OVER_FIELD_NUMBER: builtins.int
+    name: builtins.str
+    """tool, model or provider, its name, and calls or tokens."""
+    capacity: builtins.float
+    """What it holds at most."""
+    per_minute: builtins.float
+    """What flows in, a minute."""
+    level: builtins.float
+    """What is in it."""
+    typical: builtins.float
+    """What a call takes, as calls went lately."""
+    floor: builtins.float
+    """What tenants that are over their part must leave in it."""
+    @property
+    def calls(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
+        """Tools, and models as `model:NAME`, whose every call takes from it."""
+
+    @property
+    def over(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
+        """Those tenants, at most 1,000."""
+
+    def __init__(
+        self,
+        *,
+        name: builtins.str = ...,
+        calls: collections.abc.Iterable[builtins.str] | None = ...,
+        capacity: builtins.float = ...,
+        per_minute: builtins.float = ...,
+        level: builtins.float = ...,
+        typical: builtins.float = ...,
+        floor: builtins.float = ...,
+        over: collections.abc.Iterable[builtins.str] | None = ...,
+    ) -> None: ...
+    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["calls", b"calls", "capacity", b"capacity", "floor", b"floor", "level", b"level", "name", b"name", "over", b"over", "per_minute", b"per_minute", "typical", b"typical"]
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+
+Global___BucketView: typing_extensions.TypeAlias = BucketView
+
+@typing.final
+class ReadBucketsResponse(google.protobuf.message.Message):
+    """All buckets."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    BUCKETS_FIELD_NUMBER: builtins.int
+    @property
+    def buckets(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___BucketView]:
+        """By name."""
+
+    def __init__(
+        self,
+        *,
+        buckets: collections.abc.Iterable[Global___BucketView] | None = ...,
+    ) -> None: ...
+    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["buckets", b"buckets"]
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+
+Global___ReadBucketsResponse: typing_extensions.TypeAlias = ReadBucketsResponse

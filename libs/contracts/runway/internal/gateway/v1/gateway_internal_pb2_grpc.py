@@ -145,3 +145,80 @@ class EffectService(object):
             timeout,
             metadata,
             _registered_method=True)
+
+
+class BucketViewServiceStub(object):
+    """With the installation's shared secret, on the control port: what the scheduler must know of buckets.
+    """
+
+    def __init__(self, channel):
+        """Constructor.
+
+        Args:
+            channel: A grpc.Channel.
+        """
+        self.ReadBuckets = channel.unary_unary(
+                '/runway.internal.gateway.v1.BucketViewService/ReadBuckets',
+                request_serializer=runway_dot_internal_dot_gateway_dot_v1_dot_gateway__internal__pb2.ReadBucketsRequest.SerializeToString,
+                response_deserializer=runway_dot_internal_dot_gateway_dot_v1_dot_gateway__internal__pb2.ReadBucketsResponse.FromString,
+                _registered_method=True)
+
+
+class BucketViewServiceServicer(object):
+    """With the installation's shared secret, on the control port: what the scheduler must know of buckets.
+    """
+
+    def ReadBuckets(self, request, context):
+        """What is in every bucket now, which tools and models it stands before, and who must leave something in it.
+        Errors: none of its own.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+
+def add_BucketViewServiceServicer_to_server(servicer, server):
+    rpc_method_handlers = {
+            'ReadBuckets': grpc.unary_unary_rpc_method_handler(
+                    servicer.ReadBuckets,
+                    request_deserializer=runway_dot_internal_dot_gateway_dot_v1_dot_gateway__internal__pb2.ReadBucketsRequest.FromString,
+                    response_serializer=runway_dot_internal_dot_gateway_dot_v1_dot_gateway__internal__pb2.ReadBucketsResponse.SerializeToString,
+            ),
+    }
+    generic_handler = grpc.method_handlers_generic_handler(
+            'runway.internal.gateway.v1.BucketViewService', rpc_method_handlers)
+    server.add_generic_rpc_handlers((generic_handler,))
+    server.add_registered_method_handlers('runway.internal.gateway.v1.BucketViewService', rpc_method_handlers)
+
+
+ # This class is part of an EXPERIMENTAL API.
+class BucketViewService(object):
+    """With the installation's shared secret, on the control port: what the scheduler must know of buckets.
+    """
+
+    @staticmethod
+    def ReadBuckets(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/runway.internal.gateway.v1.BucketViewService/ReadBuckets',
+            runway_dot_internal_dot_gateway_dot_v1_dot_gateway__internal__pb2.ReadBucketsRequest.SerializeToString,
+            runway_dot_internal_dot_gateway_dot_v1_dot_gateway__internal__pb2.ReadBucketsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)

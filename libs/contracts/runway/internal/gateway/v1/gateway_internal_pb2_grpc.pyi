@@ -74,3 +74,40 @@ class EffectServiceServicer(metaclass=abc.ABCMeta):
         """
 
 def add_EffectServiceServicer_to_server(servicer: EffectServiceServicer, server: typing.Union[grpc.Server, grpc.aio.Server]) -> None: ...
+
+class BucketViewServiceStub:
+    """With the installation's shared secret, on the control port: what the scheduler must know of buckets."""
+
+    @typing.overload
+    def __new__(cls, channel: grpc.Channel) -> BucketViewServiceStub: ...
+    @typing.overload
+    def __new__(cls, channel: grpc.aio.Channel) -> BucketViewServiceAsyncStub: ...
+    ReadBuckets: grpc.UnaryUnaryMultiCallable[runway.internal.gateway.v1.gateway_internal_pb2.ReadBucketsRequest, runway.internal.gateway.v1.gateway_internal_pb2.ReadBucketsResponse]
+    """What is in every bucket now, which tools and models it stands before, and who must leave something in it.
+    Errors: none of its own.
+    """
+
+@typing.type_check_only
+class BucketViewServiceAsyncStub(BucketViewServiceStub):
+    """With the installation's shared secret, on the control port: what the scheduler must know of buckets."""
+
+    def __init__(self, channel: grpc.aio.Channel) -> None: ...
+    ReadBuckets: grpc.aio.UnaryUnaryMultiCallable[runway.internal.gateway.v1.gateway_internal_pb2.ReadBucketsRequest, runway.internal.gateway.v1.gateway_internal_pb2.ReadBucketsResponse]  # type: ignore[assignment]
+    """What is in every bucket now, which tools and models it stands before, and who must leave something in it.
+    Errors: none of its own.
+    """
+
+class BucketViewServiceServicer(metaclass=abc.ABCMeta):
+    """With the installation's shared secret, on the control port: what the scheduler must know of buckets."""
+
+    @abc.abstractmethod
+    def ReadBuckets(
+        self,
+        request: runway.internal.gateway.v1.gateway_internal_pb2.ReadBucketsRequest,
+        context: _ServicerContext,
+    ) -> typing.Union[runway.internal.gateway.v1.gateway_internal_pb2.ReadBucketsResponse, collections.abc.Awaitable[runway.internal.gateway.v1.gateway_internal_pb2.ReadBucketsResponse]]:
+        """What is in every bucket now, which tools and models it stands before, and who must leave something in it.
+        Errors: none of its own.
+        """
+
+def add_BucketViewServiceServicer_to_server(servicer: BucketViewServiceServicer, server: typing.Union[grpc.Server, grpc.aio.Server]) -> None: ...

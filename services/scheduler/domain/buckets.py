@@ -1,0 +1,82 @@
+"""Authoritative for what the scheduler makes of rate limits outside: whether a ticket's calls would find their buckets
+empty. Pure.
+
+The gateway decides each call in the row of its bucket. What is here only keeps leases from waiting at an empty one: a
+ticket waits as a ticket. Two levels bound what is granted: the gateway's, of calls made, as of its last view; and our own,
+of leases granted, which fills as fast and is taken from at once, as one usual call a lease. So neither a view that is half
+a second old nor steps that call late let more begin than the bucket feeds. Can go wrong: a step that calls more often waits
+at the gateway for the rest.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+
+from libs.kernel.values import value
+
+LONGEST_WAIT_MS = 60_000
+
+
+@value(frozen=True, slots=True)
+class View:
+    """A bucket, as the gateway told it at `at_ms` of our monotonic clock."""
+
+    name: str
+    calls: frozenset[str]
+    capacity: float
+    per_minute: float
+    level: float
+    typical: float
+    floor: float
+    over: frozenset[str]
+    at_ms: int
+
+    def level_at(self, now_ms: int) -> float:
+        """What is in it now, if nobody took anything."""
+        return min(self.capacity, self.level + self.per_minute * max(0, now_ms - self.at_ms) / 60_000)
+
+
+class Allowance:
+    """What a claim cycle may grant of tickets whose calls take from buckets. Counts down as the cycle grants."""
+
+    __slots__ = ("_before", "_level", "kept_back")
+
+    def __init__(self, views: Sequence[View], own: Mapping[str, float], now_ms: int) -> None:
+        self._level = {view.name: min(view.level_at(now_ms), own.get(view.name, view.capacity)) for view in views}
+        self.kept_back = False
+        """Whether something was kept back."""
+        self._before: dict[str, list[View]] = {}
+        for view in views:
+            for call in view.calls:
+                self._before.setdefault(call, []).append(view)
+
+    def __bool__(self) -> bool:
+        return bool(self._before)
+
+    def dry(self, tenant: str, calls: Sequence[str]) -> View | None:
+        """The bucket that has too little for a call of this tenant; None where all have enough."""
+        for call in calls:
+            for view in self._before.get(call, ()):
+                if self._level[view.name] - view.typical < (view.floor if tenant in view.over else 0.0):
+                    self.kept_back = True
+                    return view
+        return None
+
+    def take(self, calls: Sequence[str]) -> None:
+        """One call of each."""
+        for name, units in usual(self._before, calls).items():
+            self._level[name] -= units
+
+    def wait_ms(self, tenant: str, view: View) -> int:
+        """How long until the bucket has enough, if nobody takes anything meanwhile."""
+        wanted = view.typical + (view.floor if tenant in view.over else 0.0)
+        if view.per_minute <= 0 or wanted > view.capacity:
+            return LONGEST_WAIT_MS
+        return min(LONGEST_WAIT_MS, max(0, math.ceil((wanted - self._level[view.name]) * 60_000 / view.per_minute)))
+
+
+def usual(before: Mapping[str, Sequence[View]], calls: Sequence[str]) -> dict[str, float]:
+    """What one call of each takes, by bucket."""
+    return {view.name: view.typical for call in calls for view in before.get(call, ())}
+
+
+EMPTY = Allowance((), {}, 0)
