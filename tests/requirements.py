@@ -65,9 +65,13 @@ REQUIREMENTS: dict[str, Requirement] = {
     ),
     "sched.flood": Requirement("One tenant's flood cannot take every slot.", "000"),
     "sched.authority": Requirement("One epoch per shard, confirmed in the database; never two authorities.", "000"),
+    "sched.buckets": Requirement(
+        "Provider, model and tool buckets are seen by the scheduler: a ticket waits for them, no lease does.", "000 field"
+    ),
     "sched.switch": Requirement(
         "Drain, hold and hand-over per shard, queue and worker: reason, dry run, who acts on it, release.", "000"
     ),
+    "gw.rate": Requirement("Token buckets per provider, model and tool, with tenant shares.", "000"),
     "gw.fence": Requirement(
         "Every model and tool call checks scope, run and step fences in the intent's transaction.", "000 002"
     ),

@@ -54,7 +54,7 @@ def _kept() -> str:
 
 @asynccontextmanager
 async def operators(*, of_shares: bool = False, of_buckets: bool = False) -> AsyncIterator[Ask]:
-    """`await ask("PutHold", request)` at the scheduler's ControlService; or at its ShareService, or the gateway's BucketService."""
+    """`await ask("PutHold", request)` at the ControlService; or at the ShareService, or the gateway's BucketService."""
     from runway.gateway.v1 import bucket_service_pb2_grpc
     from runway.scheduler.v1 import control_service_pb2_grpc, share_service_pb2_grpc
     from runway_sdk.connection import Connection, find_target

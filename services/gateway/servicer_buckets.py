@@ -121,6 +121,7 @@ class BucketViewServicer(gateway_internal_pb2_grpc.BucketViewServiceServicer):
                     level=seen.bucket.level,
                     typical=seen.typical,
                     floor=seen.floor,
+                    waiting=seen.waiting,
                     over=[t.tenant for t in seen.tenants if t.over][:MOST_TENANTS],
                 )
                 for seen in await view_buckets(self._buckets, self._tools)

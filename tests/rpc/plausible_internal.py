@@ -71,6 +71,7 @@ def good_internal(run: bytes, attempt: bytes, lease: bytes) -> dict[str, list[Me
     found: list[tuple[str, Message]] = [
         ("InspectEffects", gw.InspectEffectsRequest(effects=[name])),
         ("ResolveEffects", gw.ResolveEffectsRequest(resolutions=[gw.Resolution(effect=name, state="observed", actor="x")])),
+        ("ReadBuckets", gw.ReadBucketsRequest()),
         ("GetSigningKeys", sc.GetSigningKeysRequest(key_ids=[b"x" * 8])),
         ("GetWaits", rd.GetWaitsRequest(run_ids=[run])),
         ("ExplainSteps", rd.ExplainStepsRequest(run_id=run, step_key="act", page_size=2, after=1)),

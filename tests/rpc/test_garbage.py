@@ -345,7 +345,7 @@ async def test_forged_altered_and_strangers_credentials_open_nothing(six: Target
     for path, method in methods():
         wires = [request.SerializeToString() for request in good.get(method.name, [])] or [b""]
         tries: list[tuple[str, list[tuple[str, str | bytes]]]]
-        if path.startswith(("/runway.launch.v1.Admin", "/runway.scheduler.v1.Control", "/runway.scheduler.v1.Share")):
+        if method.GetOptions().Extensions[policy_pb2.fence] == policy_pb2.FENCE_SERVICE:
             tries = [
                 ("no secret", [("authorization", f"Bearer {six.key}")]),
                 ("wrong", [("runway-service-secret", SECRET[:-1])]),

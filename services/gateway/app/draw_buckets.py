@@ -6,7 +6,7 @@ ahead. It is lost, never taken twice: calls are fewer than allowed, not more.
 """
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 from uuid import UUID
@@ -24,6 +24,9 @@ AHEAD_MS = 100
 IDLE_MS = 1_000
 """What was taken ahead and not used for so long goes back."""
 REMEMBER_MS = 3_600_000
+COMES_AGAIN_MS = 500
+"""Who was told to come again in a while is expected for twice that, and this."""
+MOST_WAITING = 10_000
 LEARN = 0.1
 
 Decide = Callable[[dict[Name, Standing], Mapping[Name, Mapping[str, int]]], dict[Name, Standing]]
@@ -96,6 +99,8 @@ class Buckets:
     _stock: dict[tuple[Name, str], _Stock] = field(default_factory=dict)
     _touched: set[Name] = field(default_factory=set)
     _of_call: dict[UUID, Taken] = field(default_factory=dict)
+    _refused: dict[Name, dict[Hashable, tuple[float, int]]] = field(default_factory=dict)
+    """Calls that come again: what they want, and until when they are expected."""
     _began: int = field(init=False)
     _draws: Batcher[Draw, Got] = field(init=False)
 
@@ -130,8 +135,16 @@ class Buckets:
         kind, name = (Kind.MODEL, tool.removeprefix("model:")) if tool.startswith("model:") else (Kind.TOOL, tool)
         return [*self.bounded.get((kind, name), ()), *self.bounded.get((Kind.PROVIDER, provider), ())]
 
-    async def take(self, tenant: str, tool: str, provider: str, tokens: int) -> Taken:
-        """What one call needs of all its buckets, or a refusal that says when to come again; then nothing is taken."""
+    def waiting(self, name: Name) -> float:
+        """What calls want that were refused here and are expected again."""
+        refused, now_ms = self._refused.get(name, {}), self.clock.monotonic_ms()
+        for call in [call for call, (_, until_ms) in refused.items() if until_ms < now_ms]:
+            del refused[call]
+        return sum(cost for cost, _ in refused.values())
+
+    async def take(self, tenant: str, tool: str, provider: str, tokens: int, call: Hashable = None) -> Taken:
+        """What one call needs of all its buckets, or a refusal that says when to come again: then nothing is taken. `call`
+        names it, so that one that comes again is counted once."""
         buckets = self.before(tool, provider)
         costs = {b.name: min(float(1 if b.name.unit == CALLS else tokens), float(b.capacity)) for b in buckets}
         costs = {name: cost for name, cost in costs.items() if cost > 0}
@@ -147,11 +160,19 @@ class Buckets:
             if held < cost:
                 short[name] = cost - held
         if short:
-            await self._draw_short(tenant, {b.name: b for b in buckets}, costs, short)
+            await self._draw_short(tenant, {b.name: b for b in buckets}, costs, short, call)
+        if self._refused:
+            for name in costs:
+                self._refused.get(name, {}).pop(call, None)
         return Taken(tenant, costs)
 
     async def _draw_short(
-        self, tenant: str, buckets: Mapping[Name, Bucket], costs: Mapping[Name, float], short: Mapping[Name, float]
+        self,
+        tenant: str,
+        buckets: Mapping[Name, Bucket],
+        costs: Mapping[Name, float],
+        short: Mapping[Name, float],
+        call: Hashable,
     ) -> None:
         """Draws what the stock lacks, and a little ahead; where one has too little, everything goes back to the stock."""
         asks = [
@@ -178,6 +199,9 @@ class Buckets:
         if failed is not None:
             raise failed
         assert dry is not None
+        refused = self._refused.setdefault(dry[0], {})
+        if len(refused) < MOST_WAITING:
+            refused[call] = (costs[dry[0]], self.clock.monotonic_ms() + 2 * dry[1] + COMES_AGAIN_MS)
         raise saturated(*dry)
 
     def hold(self, nonce: UUID, taken: Taken) -> None:

@@ -132,13 +132,13 @@ class Invoker:
         return admitted
 
     async def _take(self, intent: Intent, tokens: int) -> Taken:
-        admission = intent.admission
+        admission, asked = intent.admission, intent.asked
+        call = (asked.run_id, asked.step_key, intent.slot or admission.tool)
         try:
-            return await self._buckets.take(admission.tenant, admission.tool, admission.provider, tokens)
+            return await self._buckets.take(admission.tenant, admission.tool, admission.provider, tokens, call)
         except Refusal as dry:
             if dry.reason is not Reason.PROVIDER_SATURATED or not intent.slot:
                 raise
-            asked = intent.asked
             effect = await self._ports.store.effect(EffectName(asked.run_id, asked.step_key, intent.slot))
             if effect is None or not (effect.state in ANSWERED or effect.state in UNRESOLVED):
                 raise

@@ -30,6 +30,7 @@ class Seen:
     calls: tuple[str, ...]
     typical: float
     floor: float
+    waiting: float
 
 
 async def view_buckets(buckets: Buckets, tools: Tools) -> list[Seen]:
@@ -46,6 +47,7 @@ async def view_buckets(buckets: Buckets, tools: Tools) -> list[Seen]:
             tuple(_calls(bucket, tools)),
             min(buckets.typical.get(bucket.name, 1.0 if bucket.name.unit == CALLS else FIRST_TOKENS), float(bucket.capacity)),
             floor(bucket),
+            buckets.waiting(bucket.name),
         )
         for bucket in found
     ]

@@ -363,7 +363,6 @@ class ClaimDesk:
             lease.worker_id, lease.claim_id, lease.fleet = ask.worker_id, ask.claim_id, ask.fleet
             if self.book.still(ready.shard, epochs[ready.shard]):
                 self.book.add_lease(lease)
-            self.book.usage.gauges.granted(ready.candidate.calls)
             try:
                 signed = self.ports.tokens.sign(lease, row.epoch)
             except Refusal as no:  # the lease is not taken up and ends by itself; its neighbours go out

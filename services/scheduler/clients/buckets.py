@@ -29,7 +29,7 @@ class GatewayBuckets:
                 frozenset(b.calls),
                 b.capacity,
                 b.per_minute,
-                b.level,
+                b.level - b.waiting,
                 b.typical,
                 b.floor,
                 frozenset(b.over),

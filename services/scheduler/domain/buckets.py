@@ -1,11 +1,10 @@
 """Authoritative for what the scheduler makes of rate limits outside: whether a ticket's calls would find their buckets
 empty. Pure.
 
-The gateway decides each call in the row of its bucket. What is here only keeps leases from waiting at an empty one: a
-ticket waits as a ticket. Two levels bound what is granted: the gateway's, of calls made, as of its last view; and our own,
-of leases granted, which fills as fast and is taken from at once, as one usual call a lease. So neither a view that is half
-a second old nor steps that call late let more begin than the bucket feeds. Can go wrong: a step that calls more often waits
-at the gateway for the rest.
+The gateway decides each call in the row of its bucket. What is here only keeps leases from waiting at an empty one: a ticket
+waits as a ticket. Two levels bound what is granted: the gateway's, of calls made, as of its last view; and our own, which
+counts one usual call for each lease that may still call (app/gauges.py). So neither a view that is half a second old nor steps
+that call late let more begin than the bucket feeds. Can go wrong: a step that calls more often waits at the gateway then.
 """
 
 import math

@@ -13,6 +13,7 @@ from google.protobuf import struct_pb2
 from google.protobuf.duration_pb2 import Duration
 from runway.events.v1 import events_pb2
 from runway.internal.fence.v1 import fence_pb2
+from runway.internal.gateway.v1 import gateway_internal_pb2, gateway_internal_pb2_grpc
 from runway.internal.inbox.v1 import inbox_pb2
 from runway.internal.launch.v1 import launch_internal_pb2, launch_internal_pb2_grpc
 from runway.scheduler.v1 import scheduler_service_pb2 as people_pb
@@ -22,6 +23,7 @@ from runway.scheduler.v1 import worker_service_pb2_grpc
 
 from libs.kernel.epochs import make_epoch
 from libs.kernel.ids import shard_of
+from libs.kernel.refusal import unreachable
 from libs.rpc.channels import open_channel
 from libs.rpc.policy import key_digest
 from libs.runtime.host import Compose, Host
@@ -133,6 +135,19 @@ class Launch(launch_internal_pb2_grpc.LaunchInternalServiceServicer):
         return fence_pb2.GetFencesResponse(gates=gates, incarnation=256)
 
 
+class Views(gateway_internal_pb2_grpc.BucketViewServiceServicer):
+    """The gateway's buckets."""
+
+    def __init__(self) -> None:
+        self.views: list[gateway_internal_pb2.BucketView] = []
+        self.away = False
+
+    async def ReadBuckets(self, request: Any, context: Any) -> gateway_internal_pb2.ReadBucketsResponse:
+        if self.away:
+            raise unreachable("the gateway's database")
+        return gateway_internal_pb2.ReadBucketsResponse(buckets=self.views)
+
+
 class PointFences:
     """A point that takes raises, when it is open."""
 
@@ -207,6 +222,7 @@ class World:
         self.to_launch = Inbox()
         self.to_readiness = Inbox()
         self.gateway = PointFences()
+        self.buckets = Views()
         self.checkpoint = PointFences()
         self.replicas: list[Replica] = []
         self.hand: asyncpg.Connection
@@ -218,10 +234,15 @@ class World:
             self.launch,
             "runway.internal.launch.v1.LaunchInternalService",
         )
+        buckets = Mounted(
+            gateway_internal_pb2_grpc.add_BucketViewServiceServicer_to_server,
+            self.buckets,
+            "runway.internal.gateway.v1.BucketViewService",
+        )
         made: dict[str, Service] = {
             "launch": Composed(name="launch", healthy=yes, servicers=[internal], inbox=self.to_launch.take, fences=self.launch),
             "readiness": Composed(name="readiness", healthy=yes, inbox=self.to_readiness.take),
-            "gateway": Composed(name="gateway", healthy=yes, fences=self.gateway),
+            "gateway": Composed(name="gateway", healthy=yes, servicers=[buckets], fences=self.gateway),
             "checkpoint": Composed(name="checkpoint", healthy=yes, fences=self.checkpoint),
         }
         self._around = Host(HostSettings(service_secret=SECRET), environ={})
@@ -307,6 +328,8 @@ def ready_event(
     priority: int = 0,
     run_class: int = 2,
     given: str = "in",
+    tools: Sequence[str] = (),
+    models: Sequence[str] = (),
 ) -> bytes:
     fact = events_pb2.StepReady(
         run_id=run_id.bytes,
@@ -318,7 +341,13 @@ def ready_event(
         priority=priority,
         deadline_ms=2_000_000_000_000,
         contract=events_pb2.StepContract(
-            handler=handler, timeout_ms=timeout_ms, lease_ttl_ms=lease_ttl_ms, requires=requires, points=points
+            handler=handler,
+            timeout_ms=timeout_ms,
+            lease_ttl_ms=lease_ttl_ms,
+            requires=requires,
+            points=points,
+            tools=tools,
+            models=models,
         ),
         input=value({"run": given, "steps": {}}).SerializeToString(),
         attempt_number=sequence,

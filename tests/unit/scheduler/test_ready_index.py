@@ -1,6 +1,6 @@
 """The index of ready tickets: what it serves, counts and forgets."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import cast
 from uuid import UUID
 
@@ -13,7 +13,7 @@ from services.scheduler.app.usage import Usage
 from services.scheduler.domain.lease import Lease
 from services.scheduler.domain.lines import Candidate
 from services.scheduler.domain.planner import Poll
-from services.scheduler.domain.ticket import TicketRow
+from services.scheduler.domain.ticket import Contract, TicketRow
 
 
 def ready(number: int, tenant: str = "a", run_class: int = 2, handler: str = "f", rank_ms: int = 0, **more: object) -> Ready:
@@ -76,6 +76,7 @@ class Held:
     project: str = "p"
     run_class: int = 2
     shared: bool = True
+    contract: Contract = field(default_factory=lambda: Contract("h", 0, 0, (), (), frozenset(), 0))
 
 
 def test_a_lease_found_in_the_table_does_not_pay_for_its_entry_again() -> None:

@@ -305,6 +305,7 @@ class BucketView(google.protobuf.message.Message):
     TYPICAL_FIELD_NUMBER: builtins.int
     FLOOR_FIELD_NUMBER: builtins.int
     OVER_FIELD_NUMBER: builtins.int
+    WAITING_FIELD_NUMBER: builtins.int
     name: builtins.str
     """tool, model or provider, its name, and calls or tokens."""
     capacity: builtins.float
@@ -317,6 +318,8 @@ class BucketView(google.protobuf.message.Message):
     """What a call takes, as calls went lately."""
     floor: builtins.float
     """What tenants that are over their part must leave in it."""
+    waiting: builtins.float
+    """What calls want that were refused here a moment ago and come again."""
     @property
     def calls(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
         """Tools, and models as `model:NAME`, whose every call takes from it."""
@@ -336,8 +339,9 @@ class BucketView(google.protobuf.message.Message):
         typical: builtins.float = ...,
         floor: builtins.float = ...,
         over: collections.abc.Iterable[builtins.str] | None = ...,
+        waiting: builtins.float = ...,
     ) -> None: ...
-    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["calls", b"calls", "capacity", b"capacity", "floor", b"floor", "level", b"level", "name", b"name", "over", b"over", "per_minute", b"per_minute", "typical", b"typical"]
+    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["calls", b"calls", "capacity", b"capacity", "floor", b"floor", "level", b"level", "name", b"name", "over", b"over", "per_minute", b"per_minute", "typical", b"typical", "waiting", b"waiting"]
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
 
 Global___BucketView: typing_extensions.TypeAlias = BucketView

@@ -1,0 +1,106 @@
+"""What a claim cycle grants of tickets whose calls are bounded outside."""
+
+from dataclasses import replace
+from uuid import UUID
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from libs.testkit import ManualClock
+from services.scheduler.app.gauges import Gauges
+from services.scheduler.domain.buckets import EMPTY, Allowance, View
+from services.scheduler.domain.lines import Candidate, queued
+from services.scheduler.domain.planner import Poll, Standing, plan
+
+
+def view(name: str, level: float, *calls: str, typical: float = 1.0, over: str = "", floor: float = 0.0) -> View:
+    return View(name, frozenset(calls), 100.0, 60.0, level, typical, floor, frozenset(over), 0)
+
+
+def ticket(number: int, tenant: str, *calls: str) -> Candidate:
+    return Candidate((UUID(int=number), "s"), tenant, "p", 2, "h", frozenset(), number, calls=calls)
+
+
+POLLS = [Poll(1, "", "", frozenset({"h"}), frozenset(), 50)]
+CALLS = st.lists(st.sampled_from("xyz"), max_size=3, unique=True).map(tuple)
+
+
+@pytest.mark.requirement("sched.buckets")
+@given(
+    st.lists(st.tuples(st.sampled_from("ab"), CALLS), max_size=40),
+    st.dictionaries(st.sampled_from("xyz"), st.floats(-5, 12), max_size=3),
+    st.floats(0.5, 4),
+)
+@settings(max_examples=200, deadline=None)
+def test_no_more_is_granted_than_buckets_have_and_what_could_be_granted_is(
+    tickets: list[tuple[str, tuple[str, ...]]], levels: dict[str, float], typical: float
+) -> None:
+    waiting = [ticket(number, tenant, *calls) for number, (tenant, calls) in enumerate(tickets, 1)]
+    views = [view(name, level, name, typical=typical) for name, level in levels.items()]
+    standing = Standing(allowance=Allowance(views, {}, 0))
+    granted = {grant.key for grant in plan(POLLS, queued(waiting), standing)}
+    left = dict(levels)
+    for one in waiting:
+        if one.key in granted:
+            for call in one.calls:
+                if call in left:
+                    left[call] -= typical
+    assert all(left[name] >= -1e-9 for name in left if left[name] != levels[name])
+    for one in waiting:
+        if one.key not in granted:
+            assert any(left.get(call, typical) < typical for call in one.calls), "nothing else kept it back"
+
+
+def test_the_wait_is_as_long_as_the_bucket_needs() -> None:
+    allowance = Allowance([view("b", 0.5, "x", over="a", floor=2)], {}, 0)
+    dry = allowance.dry("b", ("x",))
+    assert dry is not None
+    assert (allowance.wait_ms("b", dry), allowance.wait_ms("a", dry)) == (500, 2_500)
+    assert allowance.kept_back
+    assert Allowance([view("b", 0.5, "x")], {}, 500).dry("b", ("x",)) is None
+    assert not EMPTY
+
+
+def full(level: float, at_ms: int) -> View:
+    return replace(view("b", level, "x"), at_ms=at_ms)
+
+
+def test_what_was_granted_is_counted_until_it_has_flowed_in_again() -> None:
+    clock = ManualClock()
+    gauges = Gauges(clock)
+    gauges.see([full(2.0, clock.monotonic_ms())])
+    for _ in range(2):
+        assert gauges.allowance().dry("a", ("x",)) is None
+        gauges.granted(("x", "y"))
+    for _ in range(3):
+        gauges.see([full(2.0, clock.monotonic_ms())])
+        assert gauges.allowance().dry("a", ("x",)) is not None, "they have not called yet"
+    clock.advance(1_000)
+    assert gauges.allowance().dry("a", ("x",)) is None
+    gauges.see([])
+    assert not gauges.allowance()
+    gauges.granted(("x",))
+
+
+def test_a_lease_that_ended_without_a_call_is_counted_no_more_once_a_later_view_came() -> None:
+    clock = ManualClock()
+    gauges = Gauges(clock)
+    gauges.see([full(1.0, clock.monotonic_ms())])
+    gauges.granted(("x",))
+    gauges.ended(("x",))
+    gauges.see([full(1.0, clock.monotonic_ms())])
+    assert gauges.allowance().dry("a", ("x",)) is not None, "this view may not know of its call"
+    clock.advance(10)
+    gauges.see([full(1.0, clock.monotonic_ms())])
+    assert gauges.allowance().dry("a", ("x",)) is None
+
+
+def test_what_others_took_is_taken_here_too() -> None:
+    clock = ManualClock()
+    gauges = Gauges(clock)
+    gauges.see([full(50.0, clock.monotonic_ms())])
+    gauges.see([full(0.0, clock.monotonic_ms())])
+    assert gauges.allowance().dry("a", ("x",)) is not None
+    clock.advance(1_000)
+    assert gauges.allowance().dry("a", ("x",)) is None
