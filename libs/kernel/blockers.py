@@ -37,6 +37,7 @@ class Block(StrEnum):
     RESERVE = "RESERVE"
     MIGRATION_CAP = "MIGRATION_CAP"
     ANSWER_FULL = "ANSWER_FULL"
+    BUCKET_EMPTY = "BUCKET_EMPTY"
     SHARE = "SHARE"
     POSITION = "POSITION"
     BUDGET_USED = "BUDGET_USED"
@@ -67,6 +68,7 @@ REMEDY: Mapping[Block, str] = {
     Block.RESERVE: "wait, start more workers, or lower the reserve: `runway share policy --reserve N`",
     Block.MIGRATION_CAP: "wait for idle slots, or raise the cap: `runway share policy --migration N`",
     Block.ANSWER_FULL: "wait for the worker's next claim; hand large inputs on as artifacts",
+    Block.BUCKET_EMPTY: "wait until it fills, or raise the limit: `runway bucket list`, `runway bucket put`",
     Block.SHARE: "wait, or give its tenant more weight: `runway share put TENANT --weight N`",
     Block.POSITION: "wait, or launch what is urgent with a higher priority",
     Block.BUDGET_USED: "launch with a greater budget: calls that cost are refused from now on",

@@ -30,6 +30,7 @@ CURED_BY_TIME = frozenset(
         Block.RESERVE,
         Block.MIGRATION_CAP,
         Block.ANSWER_FULL,
+        Block.BUCKET_EMPTY,
         Block.SHARE,
         Block.POSITION,
     }
@@ -259,6 +260,15 @@ def _competition(ticket: Candidate, snapshot: Snapshot, played: Played, workers:
         permille = standing.policy.migration_permille
         text = f"migrations have their cap of {permille} thousandths of shared slots, and beyond it only what is idle"
         found.append(blocker(Block.MIGRATION_CAP, text, migration_permille=permille))
+    dry = standing.allowance.dry(line.tenant, line.calls) if line.calls else None
+    if dry is not None:
+        wait_ms = standing.allowance.wait_ms(line.tenant, dry)
+        text = (
+            f"the bucket of {dry.name} has too little for a call of it; if nobody takes more, enough in {wait_ms / 1000:.1f} s"
+        )
+        if line.tenant in dry.over:
+            text += f": tenant {line.tenant} took more than its part lately, and leaves the others' in it"
+        found.append(blocker(Block.BUCKET_EMPTY, text, bucket=dry.name, wait_ms=wait_ms))
     if ticket.key in played.without_room:
         text = f"its input ({ticket.size_bytes} bytes) has no room in the answer to a claim beside what goes before it"
         found.append(blocker(Block.ANSWER_FULL, text, size_bytes=ticket.size_bytes))

@@ -7,11 +7,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from libs.kernel.blockers import Block
 from libs.testkit import ManualClock
 from services.scheduler.app.gauges import Gauges
 from services.scheduler.domain.buckets import EMPTY, Allowance, View
+from services.scheduler.domain.explain import Carrier, Snapshot, explain
 from services.scheduler.domain.lines import Candidate, queued
 from services.scheduler.domain.planner import Poll, Standing, plan
+from services.scheduler.domain.shares import Policy
 
 
 def view(name: str, level: float, *calls: str, typical: float = 1.0, over: str = "", floor: float = 0.0) -> View:
@@ -104,3 +107,44 @@ def test_what_others_took_is_taken_here_too() -> None:
     assert gauges.allowance().dry("a", ("x",)) is not None
     clock.advance(1_000)
     assert gauges.allowance().dry("a", ("x",)) is None
+
+
+@pytest.mark.requirement("run.explain")
+@given(
+    st.lists(st.tuples(st.sampled_from("ab"), CALLS), max_size=30),
+    st.dictionaries(st.sampled_from("xyz"), st.floats(-5, 12), max_size=3),
+    st.integers(0, 40),
+)
+@settings(max_examples=200, deadline=None)
+def test_who_is_kept_back_by_a_bucket_is_told_so_and_when(
+    tickets: list[tuple[str, tuple[str, ...]]], levels: dict[str, float], slots: int
+) -> None:
+    waiting = [ticket(number, tenant, *calls) for number, (tenant, calls) in enumerate(tickets, 1)]
+    views = [view(name, level, name) for name, level in levels.items()]
+    polls = [replace(POLLS[0], slots=slots)] if slots else []
+
+    def standing() -> Standing:
+        return Standing(policy=Policy(reserve_permille=0), allowance=Allowance(views, {}, 0))
+
+    granted = {grant.key for grant in plan(polls, queued(waiting), standing())}
+    carriers = [Carrier("", "", frozenset({"h"}), frozenset())]
+    shot = Snapshot(polls, queued(waiting), standing(), carriers)
+    for one in waiting:
+        found = explain(one, (), shot)
+        assert (not found.blockers) == (one.key in granted), (one, found)
+        told = [blocker for blocker in found.blockers if blocker.code is Block.BUCKET_EMPTY]
+        assert all(int(blocker.detail["wait_ms"]) > 0 for blocker in told)
+        if len(granted) < slots and one.key not in granted:
+            assert told, "there were slots left"
+
+
+def test_a_tenant_over_its_part_is_told_so() -> None:
+    shot = Snapshot(
+        POLLS,
+        queued([ticket(1, "a", "x")]),
+        Standing(allowance=Allowance([view("provider p (calls)", 5, "x", over="a", floor=50)], {}, 0)),
+        [Carrier("", "", frozenset({"h"}), frozenset())],
+    )
+    (told,) = explain(ticket(1, "a", "x"), (), shot).blockers
+    assert (told.code, told.detail) == (Block.BUCKET_EMPTY, {"bucket": "provider p (calls)", "wait_ms": "46000"})
+    assert "more than its part" in told.message
