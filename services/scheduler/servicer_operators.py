@@ -3,7 +3,7 @@
 Can go wrong: taking an actor for proved. Whoever has the installation's secret may write any name; it is kept for people.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, Protocol
 from uuid import UUID
 
@@ -16,6 +16,7 @@ from services.scheduler import translate
 from services.scheduler.app.hand_over import HandOver, MoveAsk
 from services.scheduler.app.hold_desk import HoldAsk, HoldDesk
 from services.scheduler.domain.holds import HoldKind, HoldMode
+from services.scheduler.domain.ticket import Key, Recorded
 
 DEFAULT_HOLDS = 100
 DEFAULT_QUEUES = 100
@@ -27,9 +28,9 @@ class RecordedReads(Protocol):
     """Tickets as they were."""
 
     async def recorded(
-        self, first: UUID, before: UUID, after: tuple[UUID, str, int], tenant: str, limit: int
-    ) -> Sequence[Mapping[str, Any]]:
-        """Tickets of runs from an id to before another, after a place."""
+        self, first: UUID, before: UUID, after: Key, tenant: str, limit: int
+    ) -> tuple[Sequence[Recorded], Key | None]:
+        """Tickets of so many steps of runs from an id to before another, after a step; the last step, where there are more."""
         ...
 
 
@@ -89,9 +90,9 @@ class ControlServicer(control_service_pb2_grpc.ControlServiceServicer):
         first = translate.first_id(request, "from", NIL)
         before = translate.first_id(request, "until", LAST_ID)
         after = translate.parse_tickets_token(request.page_token)
-        found = await self._recorded.recorded(first, before, after, request.tenant, size + 1)
-        token = translate.tickets_token(found[size - 1]) if len(found) > size else ""
-        return pb.ExportTicketsResponse(tickets=[translate.recorded(row) for row in found[:size]], next_page_token=token)
+        found, last = await self._recorded.recorded(first, before, after, request.tenant, size)
+        token = translate.tickets_token(last) if last is not None else ""
+        return pb.ExportTicketsResponse(tickets=[translate.recorded(ticket) for ticket in found], next_page_token=token)
 
     async def ListQueues(self, request: pb.ListQueuesRequest, context: Any) -> pb.ListQueuesResponse:
         """See the contract."""

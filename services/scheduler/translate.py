@@ -28,7 +28,7 @@ from services.scheduler.domain.asker import Asker
 from services.scheduler.domain.ending import IN_DOUBT
 from services.scheduler.domain.holds import Extent, Hold, QueueRow
 from services.scheduler.domain.lease import Beat
-from services.scheduler.domain.ticket import POINT_BITS, Contract, End, Failure, Key, Successor, Ticket
+from services.scheduler.domain.ticket import POINT_BITS, Contract, End, Failure, Key, Recorded, Successor, Ticket
 from services.scheduler.ports import Acknowledgement, Command, Holder
 
 _YIELDS = frozenset({"drain", "wait", "approval", "input", ""})
@@ -352,38 +352,35 @@ def first_id(request: control.ExportTicketsRequest, field: str, unset: UUID) -> 
     return UUID(int=ms << 80)
 
 
-def tickets_token(row: Mapping[str, Any]) -> str:
+def tickets_token(last: Key) -> str:
     """Where a page of recorded tickets ends."""
-    return f"{row['run_id'].hex}:{row['lease_epoch']}:{row['step_key']}"
+    return f"{last[0].hex}:{last[1]}"
 
 
-def parse_tickets_token(token: str) -> tuple[UUID, str, int]:
+def parse_tickets_token(token: str) -> Key:
     """See tickets_token."""
-    if not token:
-        return NIL, "", -1
-    run, _, rest = token.partition(":")
-    epoch, colon, step_key = rest.partition(":")
-    if not colon or not epoch.isdecimal() or len(epoch) > 18 or len(run) != 32 or "\0" in step_key:
+    run, colon, step_key = token.partition(":")
+    if token and (not colon or len(run) != 32 or "\0" in step_key):
         raise invalid_field("page_token", "is not one of ours", "send next_page_token as it was returned")
-    return uuid_from_text(run, "page_token"), step_key, int(epoch)
+    return (uuid_from_text(run, "page_token"), step_key) if token else (NIL, "")
 
 
-def recorded(row: Mapping[str, Any]) -> control.RecordedTicket:
+def recorded(ticket: Recorded) -> control.RecordedTicket:
     """A ticket as it was."""
     return control.RecordedTicket(
-        run_id=str(row["run_id"]),
-        step_key=row["step_key"],
-        attempt_number=row["attempt_number"],
-        tenant=row["tenant"],
-        project=row["project"],
-        run_class=row["run_class"],
-        priority=row["priority"],
-        deadline=timestamp(row["deadline_ms"]),
-        handler=row["handler"],
-        requires=row["requires"].split("\n") if row["requires"] else [],
-        ready_at=timestamp(row["ready_ms"]),
-        leased_at=timestamp(row["leased_ms"]),
-        ended_at=timestamp(row["ended_ms"]),
-        worker_id=row["worker_id"],
-        fleet=row["fleet"],
+        run_id=str(ticket.run_id),
+        step_key=ticket.step_key,
+        attempt_number=ticket.attempt_number,
+        tenant=ticket.tenant,
+        project=ticket.project,
+        run_class=ticket.run_class,
+        priority=ticket.priority,
+        deadline=timestamp(ticket.deadline_ms),
+        handler=ticket.handler,
+        requires=ticket.requires,
+        ready_at=timestamp(ticket.ready_ms),
+        leased_at=timestamp(ticket.leased_ms),
+        ended_at=timestamp(ticket.ended_ms),
+        worker_id=ticket.worker_id,
+        fleet=ticket.fleet,
     )

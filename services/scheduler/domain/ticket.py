@@ -168,3 +168,24 @@ class TicketRow:
         if self.state is not TicketState.READY:
             return False
         return self.contract.points == 0 or (self.incarnation == incarnation and self.raise_need == 0)
+
+
+@value(frozen=True, slots=True)
+class Recorded:
+    """A ticket as it was, for recordings; 0 for a time that is not kept or did not come."""
+
+    run_id: UUID
+    step_key: str
+    attempt_number: int
+    tenant: str
+    project: str
+    run_class: int
+    priority: int
+    deadline_ms: int
+    handler: str
+    requires: tuple[str, ...]
+    ready_ms: int
+    leased_ms: int
+    ended_ms: int
+    worker_id: str
+    fleet: str

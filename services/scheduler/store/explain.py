@@ -3,9 +3,8 @@
 Can go wrong: a recording that is asked for while runs are forgotten. What is gone is missing, and nothing else.
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
-from typing import Any
 from uuid import UUID
 
 import asyncpg
@@ -13,7 +12,7 @@ import asyncpg
 from libs.kernel.epochs import Mode
 from libs.pg import Database, Queries
 from services.scheduler.domain.explain import StoppedScope, WorkerRow
-from services.scheduler.domain.ticket import TicketRow
+from services.scheduler.domain.ticket import Key, Recorded, TicketRow, TicketState
 from services.scheduler.ports import GateState
 from services.scheduler.store import rows
 
@@ -51,13 +50,58 @@ class ExplainStore:
         return [_worker(row) for row in await self._db.fetch(_Q.read_carriers, since_ms, sorted(handlers))]
 
     async def recorded(
-        self, first: UUID, before: UUID, after: tuple[UUID, str, int], tenant: str, limit: int
-    ) -> Sequence[Mapping[str, Any]]:
-        """Tickets of runs from an id to before another, after a place."""
-        return [dict(row) for row in await self._db.fetch(_Q.export_tickets, first, before, *after, tenant, limit)]
+        self, first: UUID, before: UUID, after: Key, tenant: str, limit: int
+    ) -> tuple[Sequence[Recorded], Key | None]:
+        """Tickets of so many steps of runs from an id to before another, after a step; the last step, where there are more."""
+        found = await self._db.fetch(_Q.export_tickets, first, before, *after, tenant, limit + 1)
+        page, keys = found[:limit], [(row["run_id"], row["step_key"]) for row in found[:limit]]
+        ended = await self._db.fetch(_Q.export_attempts, [k[0] for k in keys], [k[1] for k in keys]) if keys else []
+        attempts: dict[Key, list[asyncpg.Record]] = {}
+        for row in ended:
+            attempts.setdefault((row["run_id"], row["step_key"]), []).append(row)
+        tickets = [one for key, row in zip(keys, page, strict=True) for one in _recorded(row, attempts.get(key, []))]
+        return tickets, keys[-1] if len(found) > limit else None
 
 
 def _worker(row: asyncpg.Record) -> WorkerRow:
     names = frozenset(row["handlers"].split("\n")) - {""}
     labels = frozenset(row["capabilities"].split("\n")) - {""}
     return WorkerRow(row["tenant"], row["worker_id"], row["project"], names, labels, row["fleet"])
+
+
+def _recorded(row: asyncpg.Record, attempts: Sequence[asyncpg.Record]) -> list[Recorded]:
+    """A step's attempts, and its newest ticket where that is not among them. Of earlier ones nobody keeps when they were ready, nor
+    whose worker had them."""
+    state, newest = TicketState(row["state"]), row["enqueued_ms"]
+    found = []
+    for attempt in attempts:
+        last = state is TicketState.DONE and attempt["lease_epoch"] == row["ended_lease"]
+        times = newest if last else 0, attempt["leased_ms"], attempt["ended_ms"]
+        fleet = row["fleet"] if last else ""
+        found.append(_one(row, attempt["attempt_number"], times, attempt["worker_id"], fleet))
+    if state is TicketState.READY:
+        found.append(_one(row, row["attempt_number"], (newest, 0, 0), "", ""))
+    elif state in (TicketState.LEASED, TicketState.ENDING):
+        times = newest, row["leased_ms"], row["ended_ms"] if state is TicketState.ENDING else 0
+        found.append(_one(row, row["attempt_number"], times, row["worker_id"], row["fleet"]))
+    return found
+
+
+def _one(row: asyncpg.Record, number: int, times_ms: tuple[int, int, int], worker_id: str, fleet: str) -> Recorded:
+    return Recorded(
+        run_id=row["run_id"],
+        step_key=row["step_key"],
+        attempt_number=number,
+        tenant=row["tenant"],
+        project=row["project"],
+        run_class=row["run_class"],
+        priority=row["priority"],
+        deadline_ms=row["deadline_ms"],
+        handler=row["handler"],
+        requires=tuple(row["requires"].split("\n")) if row["requires"] else (),
+        ready_ms=times_ms[0],
+        leased_ms=times_ms[1],
+        ended_ms=times_ms[2],
+        worker_id=worker_id,
+        fleet=fleet,
+    )

@@ -175,6 +175,28 @@ def test_a_bound_below_what_is_used_says_what_must_end() -> None:
     assert found.blockers[1].message == "project a/p has 0 live leases, and its bound is 0"
 
 
+def test_a_bound_that_is_reached_and_one_that_others_reach_first() -> None:
+    tickets = [ticket(1), ticket(2)]
+    reached = replace(FREE, parts={"a": Part(1, 3)}, used={"a": Used(3)})
+    found = explain(tickets[0], (), snapshot([poll(1, 2)], tickets, reached))
+    assert [b.message for b in found.blockers] == ["tenant a has 3 live leases, and its bound is 3"]
+    nearly = replace(reached, used={"a": Used(2)})
+    assert not explain(tickets[0], (), snapshot([poll(1, 2)], tickets, nearly)).blockers
+    found = explain(tickets[1], (), snapshot([poll(1, 2)], tickets, nearly))
+    assert codes(found) == [Block.TENANT_QUOTA, Block.POSITION]
+    assert found.blockers[0].message == "tickets before it take what is left of the bound of tenant a, 3"
+    project = replace(FREE, projects={("a", "p"): Part(1, 1)})
+    found = explain(tickets[1], (), snapshot([poll(1, 2)], tickets, project))
+    assert codes(found) == [Block.PROJECT_QUOTA, Block.POSITION]
+
+
+def test_an_answer_without_room_is_named() -> None:
+    tickets = [ticket(1, size_bytes=50), ticket(2, size_bytes=60)]
+    found = explain(tickets[1], (), snapshot([poll(1, 2, room_bytes=100)], tickets, FREE))
+    assert codes(found) == [Block.ANSWER_FULL, Block.POSITION]
+    assert "60 bytes" in found.blockers[0].message
+
+
 def test_held_workers_are_a_hold() -> None:
     shot = Snapshot([], queued([ticket(1)]), FREE, [carrier_of(poll(1), replace(HELD, kind=HoldKind.WORKER, name="a/w1"))])
     found = explain(ticket(1), (), shot)

@@ -680,7 +680,7 @@ class ExportTicketsRequest(google.protobuf.message.Message):
     tenant: builtins.str
     """Of this tenant; empty: of all."""
     page_size: builtins.int
-    """At most 5,000; 0: 1,000."""
+    """Steps of a page, whose attempts may be more: at most 5,000; 0: 1,000."""
     page_token: builtins.str
     """From the page before."""
     @property
