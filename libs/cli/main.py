@@ -2,7 +2,7 @@
 
 import typer
 
-from libs.cli.commands import buckets, control, install, runs, shares, things
+from libs.cli.commands import buckets, control, install, replay, runs, shares, things
 from libs.cli.commands.crash import crash
 from libs.cli.commands.demo import demo
 from libs.cli.commands.explain import explain
@@ -27,6 +27,10 @@ app.add_typer(things.effect_app, name="effect")
 app.add_typer(things.case_app, name="case")
 app.add_typer(things.shard_app, name="shard")
 app.add_typer(things.worker_app, name="worker")
+control.queue_app.command("record")(replay.record)
+control.queue_app.command(
+    "simulate", context_settings={"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []}
+)(replay.simulate)
 app.add_typer(control.queue_app, name="queue")
 app.add_typer(control.hold_app, name="hold")
 app.add_typer(shares.share_app, name="share")

@@ -71,8 +71,7 @@ class Explainer:
         rows = await self._reads.tickets(run_id, step_keys, TICKETS_MOST)
         waiting = [row for row in rows if row.state is TicketState.READY]
         gate = await self._reads.gate(run_id) if waiting else None
-        owners = {(row.tenant, row.project) for row in waiting}
-        stopped = [scope for owner in sorted(owners) for scope in await self._reads.stopped(*owner)]
+        stopped = await self._reads.stopped(waiting[0].tenant, waiting[0].project) if waiting else []  # a run has one owner
         since_ms = self._clock.now_ms() - SEEN_MS
         seen = await self._reads.workers(since_ms, {row.contract.handler for row in waiting}) if waiting else []
         snapshot = self._snapshot(seen, since_ms)
@@ -140,10 +139,9 @@ def _barred(row: TicketRow, gate: GateState | None, stopped: Sequence[StoppedSco
     """What the grant's own statement would refuse."""
     found = []
     for scope in stopped:
-        if scope.scope_id in (row.tenant, f"{row.tenant}/{row.project}"):
-            how = "being drained" if scope.mode is Mode.DRAINING else "stopped"
-            text = f"{scope.kind} {scope.scope_id} is {how}"
-            found.append(blocker(Block.SCOPE_STOPPED, text, kind=scope.kind, scope=scope.scope_id))
+        how = "being drained" if scope.mode is Mode.DRAINING else "stopped"
+        text = f"{scope.kind} {scope.scope_id} is {how}"
+        found.append(blocker(Block.SCOPE_STOPPED, text, kind=scope.kind, scope=scope.scope_id))
     if gate is not None and gate.mode is Mode.CLOSED:
         found.append(blocker(Block.RUN_ENDED, f"its run is closed: {gate.outcome or 'its outcome is decided'}"))
     elif gate is not None and gate.mode is Mode.DRAINING:

@@ -1,12 +1,12 @@
-"""Authoritative for what recorded tickets would have become under other shares, bounds or capacity: the planner itself, on a virtual
-clock. Pure: the same tickets and the same setting give the same answer.
+"""Authoritative for what recorded tickets would have become under other shares, bounds or capacity: the planner itself, on a
+virtual clock. Pure: the same tickets and the same setting give the same answer.
 
-A ticket is ready when it was recorded ready; where it followed another one of its run, as long after that one's end as it did then, so
-a run that starts later goes on later. It takes as long as it took. Ends and readiness within a tick are taken together, then one cycle
-plans, as the desk of claims does.
+A ticket is ready when it was recorded ready; where it followed another one of its run, as long after that one's end as it did
+then, so a run that starts later goes on later. It takes as long as it took. Ends and readiness within a tick are taken
+together, then one cycle plans, as the desk of claims does.
 
-Can go wrong: believing it to the millisecond. Workers are pools of slots that carry every handler, attempts take as long as they took
-elsewhere, and nobody retries differently. What it shows is who waits for whom.
+Can go wrong: believing it to the millisecond. Workers are pools of slots that carry every handler, attempts take as long as
+they took elsewhere, and nobody retries differently. What it shows is who waits for whom.
 """
 
 import heapq

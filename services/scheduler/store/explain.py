@@ -70,8 +70,8 @@ def _worker(row: asyncpg.Record) -> WorkerRow:
 
 
 def _recorded(row: asyncpg.Record, attempts: Sequence[asyncpg.Record]) -> list[Recorded]:
-    """A step's attempts, and its newest ticket where that is not among them. Of earlier ones nobody keeps when they were ready, nor
-    whose worker had them."""
+    """A step's attempts, and its newest ticket where that is not among them. Of earlier ones nobody keeps when they were ready,
+    nor whose worker had them."""
     state, newest = TicketState(row["state"]), row["enqueued_ms"]
     found = []
     for attempt in attempts:
