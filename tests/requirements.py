@@ -63,6 +63,10 @@ REQUIREMENTS: dict[str, Requirement] = {
     "sched.capability": Requirement(
         "Tickets go to workers that have the labels they require; what no worker has is explained, not stuck in silence.", "000"
     ),
+    "sched.simulate": Requirement(
+        "Recorded tickets are replayed by the planner itself under changed shares, bounds or capacity, beside how it was.",
+        "field",
+    ),
     "sched.flood": Requirement("One tenant's flood cannot take every slot.", "000"),
     "sched.authority": Requirement("One epoch per shard, confirmed in the database; never two authorities.", "000"),
     "sched.buckets": Requirement(

@@ -5,6 +5,7 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from runway_sdk.examples.hello import flow
@@ -152,3 +153,58 @@ async def test_operators_look_at_shares_and_change_them(stack: Stack) -> None:
     assert json.loads(await runway(stack, "share", "policy", "-o", "json")) == policy
     changes = json.loads(await runway(stack, "share", "changes", "-o", "json"))
     assert [change["reason"] for change in changes] == ["a test", "a test"]
+
+
+@pytest.mark.requirement("run.explain")
+async def test_explain_says_what_blocks_in_order_to_people_and_to_programs(stack: Stack) -> None:
+    await stack.client.publish(flow)
+    run = await stack.client.launch("hello", {"item": "tea", "pieces": 1})
+    steps: list[dict[str, Any]] = []
+    async with asyncio.timeout(20):
+        while not steps or [found["code"] for found in steps[0]["blockers"]] != ["NO_WORKER_CARRIES_BUILD"]:
+            steps = json.loads(await runway(stack, "explain", run.run_id, "--json"))["steps"]
+    assert [step["step_key"] for step in steps] == ["price", "stock", "offer"]
+    assert [found["code"] for found in steps[2]["blockers"]] == ["NEEDS"]
+    text = await runway(stack, "explain", run.run_id, "price")
+    assert text.splitlines()[0] == f"run {run.run_id} is accepted"
+    assert "    NO_WORKER_CARRIES_BUILD: no worker seen lately carries hello.price@" in text
+    assert "      -> start a worker with this very build" in text
+    assert "place 1 of 1 in its line" in text
+    await runway(stack, "explain", run.run_id, "nosuch", code=1)
+    await runway(stack, "explain", "00000000-0000-7000-8000-000000000000", code=1)
+    await stack.client.cancel(run.run_id)
+    assert "RUN_" in await runway(stack, "explain", run.run_id)
+
+
+@pytest.mark.requirement("sched.simulate")
+async def test_what_ran_is_recorded_and_replayed_under_other_shares(stack: Stack, tmp_path: Path) -> None:
+    file = tmp_path / "day.jsonl"
+    async with stack.worker("runway_sdk.examples.hello:flow", worker_id="hello-1"):
+        await stack.client.publish(flow)
+        runs = [await stack.client.launch("hello", {"item": "tea", "pieces": n}) for n in range(5)]
+        for run in runs:
+            await stack.client.result(run.run_id, timeout_s=30)
+    await runway(stack, "share", "put", "dev", "--weight", "3", "--reason", "a test")
+    async with asyncio.timeout(20):  # the last ends are written down a moment after they are told
+        while True:
+            await runway(stack, "queue", "record", str(file), "--hours", "1")
+            header, *lines = [json.loads(line) for line in file.read_text().splitlines()]
+            mine = [line for line in lines if line["run"] in {run.run_id for run in runs}]
+            if len(mine) == 15 and all(line["duration_ms"] is not None for line in mine):
+                break
+    assert header["recording"] == 1
+    assert header["shares"][0]["weight"] == 3
+    assert {line["handler"].split("@")[0] for line in mine} == {"hello.price", "hello.stock", "hello.offer"}
+    done = json.loads(await runway(stack, "queue", "simulate", str(file), "--bound", f"{mine[0]['tenant']}=1", "-o", "json"))
+    (row,) = [row for row in done["rows"] if row["name"] == mine[0]["tenant"]]
+    assert row["was"]["tickets"] == len(lines)
+    assert row["now"]["waits"]["most"] >= row["was"]["waits"]["most"]
+    assert row["recorded_waits"]["most"] >= 0
+    text = await runway(stack, "queue", "simulate", str(file), "--own-slots", f"{mine[0]['tenant']}=0")
+    assert "share of slots while two or more of them waited" in text
+    file.write_text('{"ready_ms": 1}\n')
+    await runway(stack, "queue", "simulate", str(file), code=1)
+    await runway(stack, "queue", "simulate", str(tmp_path / "nosuch"), code=2)
+    await runway(stack, "queue", "simulate", str(file), "--weight", "a=x", code=2)
+    await runway(stack, "queue", "record", str(tmp_path / "no" / "such"), code=2)
+    await runway(stack, "queue", "record", str(file), "--until", "noon", code=2)

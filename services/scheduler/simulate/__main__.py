@@ -205,7 +205,8 @@ def _usage(text: str) -> NoReturn:
     raise typer.Exit(2)
 
 
+app = typer.Typer(add_completion=False)
+app.command()(simulate)
+
 if __name__ == "__main__":
-    app = typer.Typer(add_completion=False)
-    app.command()(simulate)
     app(prog_name="runway queue simulate")

@@ -1,7 +1,7 @@
 """Figures of a replay: waits and shares by tenant, project or class, and how both went over time. Pure.
 
-Authoritative for what is counted. A share is of slot time while anybody waited: who has what while nobody wants more says
-nothing about shares. Can go wrong: an average over a day that hides an hour. The series are there for that.
+Authoritative for what is counted. A share is of slot time while two rows or more waited: who has what while nobody else wants
+more says nothing about shares. Can go wrong: an average over a day that hides an hour. The series are there for that.
 """
 
 import bisect
@@ -33,6 +33,7 @@ class Group:
     never: int
     waits: Waits
     share: float
+    """Of slot time while at least two rows waited; 0 where that never was."""
     waiting: Sequence[float]
     """How many waited on average, by bucket."""
     running: Sequence[float]
@@ -55,10 +56,10 @@ def end_of(items: Sequence[Item], replayed: Replayed) -> int:
 def groups_of(items: Sequence[Item], replayed: Replayed, name_of: Callable[[Item], str], span: Span) -> list[Group]:
     """Rows, those with most tickets first. `span`: the time that buckets divide."""
     times = list(zip(items, replayed.ready_ms, replayed.started_ms, strict=True))
-    contended = _union([(ready, start) for _, ready, start in times if NEVER not in (ready, start) and start > ready])
     rows: dict[str, list[tuple[Item, int, int]]] = {}
     for one in times:
         rows.setdefault(name_of(one[0]), []).append(one)
+    contended = contention([[(ready, start) for _, ready, start in mine if start > ready] for mine in rows.values()])
     busy = {
         name: sum(_within(contended, (start, start + item.duration_ms)) for item, _, start in mine if start != NEVER)
         for name, mine in rows.items()
@@ -81,25 +82,35 @@ def _group(name: str, mine: Sequence[tuple[Item, int, int]], share: float, span:
     )
 
 
-def _union(spans: Sequence[Span]) -> tuple[list[int], list[int], list[int]]:
-    """Times covered by any, as beginnings, ends, and the length before each beginning."""
-    merged: list[list[int]] = []
-    for begins, ends in sorted(spans):
-        if merged and begins <= merged[-1][1]:
-            merged[-1][1] = max(merged[-1][1], ends)
-        else:
-            merged.append([begins, ends])
-    lengths = [0, *accumulate(ends - begins for begins, ends in merged)]
-    return [m[0] for m in merged], [m[1] for m in merged], lengths
+Times = tuple[list[int], list[int], list[int]]
+"""Times that do not meet, in order: beginnings, ends, and the length of all before each beginning."""
 
 
-def _within(union: tuple[list[int], list[int], list[int]], span: Span) -> int:
+def contention(rows: Sequence[Sequence[Span]]) -> Times:
+    """When at least two rows have a span open."""
+    changes = sorted(
+        (at, by, row) for row, spans in enumerate(rows) for begins, ends in spans for at, by in ((begins, 1), (ends, -1))
+    )
+    waiting, many, since = [0] * len(rows), 0, 0
+    found: list[Span] = []
+    for at, by, row in changes:
+        before, waiting[row] = many, waiting[row] + by
+        many += (by > 0 and waiting[row] == 1) - (by < 0 and waiting[row] == 0)
+        if many >= 2 > before:
+            since = at
+        elif before >= 2 > many and at > since:
+            found.append((since, at))
+    lengths = [0, *accumulate(ends - begins for begins, ends in found)]
+    return [begins for begins, _ in found], [ends for _, ends in found], lengths
+
+
+def _within(times: Times, span: Span) -> int:
     """How much of a span is covered."""
-    return _covered(union, span[1]) - _covered(union, span[0])
+    return _covered(times, span[1]) - _covered(times, span[0])
 
 
-def _covered(union: tuple[list[int], list[int], list[int]], at: int) -> int:
-    begins, ends, lengths = union
+def _covered(times: Times, at: int) -> int:
+    begins, ends, lengths = times
     place = bisect.bisect_right(begins, at) - 1
     return 0 if place < 0 else lengths[place] + min(at, ends[place]) - begins[place]
 

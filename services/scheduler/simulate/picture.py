@@ -38,7 +38,7 @@ def draw(compared: Compared, target: Path) -> None:
         places[1][column].set_title(f"slots, {title}", loc="left", fontsize=10)
         places[1][column].set_xlabel("seconds")
     places[0][1].legend(loc="upper right", fontsize=8, frameon=False)
-    figure.suptitle(" · ".join(compared.about), fontsize=8, x=0.01, ha="left", wrap=True)
+    figure.suptitle("\n".join(compared.about), fontsize=8, x=0.01, ha="left")
     figure.tight_layout()
     figure.savefig(target, dpi=DPI, format="png")
     pyplot.close(figure)

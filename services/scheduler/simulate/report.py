@@ -55,7 +55,7 @@ def as_text(compared: Compared) -> str:
         lines.append(_row(was, compared.now[was.name], compared.recorded.get(was.name), wide))
     if len(compared.was) > ROWS_MOST:
         lines.append(f"… and {len(compared.was) - ROWS_MOST} more, with fewer tickets: -o json has them all")
-    lines += ["", "share of slots while anybody waited"]
+    lines += ["", "share of slots while two or more of them waited"]
     for was in shown:
         now = compared.now[was.name]
         lines.append(f"{was.name.ljust(wide)}  was {_share(was.share)}   now {_share(now.share)}")
@@ -64,8 +64,8 @@ def as_text(compared: Compared) -> str:
     for was in shown:
         now = compared.now[was.name]
         top = max([*was.waiting, *now.waiting, 0])
-        lines.append(f"{was.name.ljust(wide)}  was {_spark(was.waiting, top)} {max(was.waiting, default=0):,.0f}")
-        lines.append(f"{''.ljust(wide)}  now {_spark(now.waiting, top)} {max(now.waiting, default=0):,.0f}")
+        lines.append(f"{was.name.ljust(wide)}  was {_spark(was.waiting, top)} {_most(was.waiting)}")
+        lines.append(f"{''.ljust(wide)}  now {_spark(now.waiting, top)} {_most(now.waiting)}")
     return "\n".join(line.rstrip() for line in lines)
 
 
@@ -94,9 +94,16 @@ def _seconds(ms: int) -> str:
 
 
 def _share(share: float) -> str:
+    if not share:
+        return "-".ljust(BAR + 8)
     eighths = round(share * BAR * 8)
     text = "█" * (eighths // 8) + (PARTS[eighths % 8] if eighths % 8 else "")
     return f"{text.ljust(BAR)} {share * 100:5.1f} %"
+
+
+def _most(series: Sequence[float]) -> str:
+    most = max(series, default=0)
+    return f"{most:,.0f}" if most >= 10 else f"{most:.1f}"
 
 
 def _spark(series: Sequence[float], top: float) -> str:
