@@ -202,9 +202,9 @@ async def test_what_ran_is_recorded_and_replayed_under_other_shares(stack: Stack
     assert row["recorded_waits"]["most"] >= 0
     text = await runway(stack, "queue", "simulate", str(file), "--own-slots", f"{mine[0]['tenant']}=0")
     assert "share of slots while two or more of them waited" in text
+    await runway(stack, "queue", "simulate", str(file), "--weight", "a=x", code=2)
     file.write_text('{"ready_ms": 1}\n')
     await runway(stack, "queue", "simulate", str(file), code=1)
     await runway(stack, "queue", "simulate", str(tmp_path / "nosuch"), code=2)
-    await runway(stack, "queue", "simulate", str(file), "--weight", "a=x", code=2)
     await runway(stack, "queue", "record", str(tmp_path / "no" / "such"), code=2)
     await runway(stack, "queue", "record", str(file), "--until", "noon", code=2)

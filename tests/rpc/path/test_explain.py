@@ -256,3 +256,33 @@ async def test_who_does_not_answer_is_named_and_the_rest_is_said(bench: Bench, m
         found = await bench.why(run)
         assert [(told.step_key, told.state) for told in found.steps] == [("act", "queued")]
         assert [blocker.code for blocker in found.steps[0].blockers] == ["NO_WORKER_CARRIES_BUILD"]
+
+
+@pytest.mark.requirement("run.explain")
+@pytest.mark.requirement("sched.fair")
+async def test_a_quota_below_what_is_used_ends_nothing_and_says_what_must_end(bench: Bench) -> None:
+    runs = [(await bench.client.launch("job", number)).run_id for number in range(4)]
+    leases: list[wk.Lease] = []
+    while len(leases) < 3:
+        leases += await bench.claim(slots=3 - len(leases), wait_ms=5_000)
+    (last,) = set(runs) - {lease.run_id for lease in leases}
+    await bench.share("acme", "default", most_leases=2)
+    assert await bench.claim() == []
+    told = await bench.step(last, ["PROJECT_QUOTA"])
+    assert told.blockers[0].message == (
+        "project acme/default has 3 live leases, and its bound is 2: nothing is ended for that, "
+        "and 2 must end before one more is granted"
+    )
+    assert dict(told.blockers[0].detail) == {"live": "3", "most": "2"}
+    done = {"output": {"number_value": 1}}
+    await bench.finish(leases[0], **done)
+    assert await bench.claim() == []
+    told = await bench.step(last, ["PROJECT_QUOTA"])
+    assert told.blockers[0].message == "project acme/default has 2 live leases, and its bound is 2"
+    states = [(await bench.why(lease.run_id, "act")).steps[0].state for lease in leases[1:]]
+    assert states == ["running", "running"]
+    await bench.finish(leases[1], **done)
+    async with asyncio.timeout(20):
+        while not await bench.claim(wait_ms=1_000):
+            pass
+    assert (await bench.step(last, [])).state == "running"
