@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from libs.kernel.blockers import REMEDY, Block
+from services.scheduler.domain.buckets import Allowance, View
 from services.scheduler.domain.explain import CURED_BY_TIME, Carrier, Explained, Pace, Snapshot, estimate, explain
 from services.scheduler.domain.holds import Hold, HoldKind, HoldMode
 from services.scheduler.domain.lines import Candidate, queued
@@ -67,6 +68,26 @@ def test_it_agrees_with_the_planner(
         found = explain(one, (), shot)
         assert (not found.blockers) == (one.key in planned), (one, found)
         assert all(blocker.message and blocker.remedy for blocker in found.blockers)
+
+
+@pytest.mark.requirement("run.explain")
+@settings(max_examples=100)
+@given(polls_, tickets_, standings_, st.floats(0, 5), st.sets(st.sampled_from(["a", "b"])))
+def test_it_agrees_with_the_planner_about_buckets(
+    polls: list[Poll], tickets: list[Candidate], standing: Standing, level: float, over: set[str]
+) -> None:
+    calling = [replace(one, calls=("t",) if number % 2 else ()) for number, one in enumerate(tickets)]
+
+    def now() -> Standing:
+        view = View("b", frozenset({"t"}), 10.0, 60.0, level, 1.0, 2.0, frozenset(over), 0)
+        return replace(standing, allowance=Allowance([view], {}, 0))  # counts down, so each cycle has its own
+
+    shot = snapshot(polls, calling, now())
+    planned = {grant.key for grant in plan(polls, shot.queues, now())}
+    for one in calling:
+        found = explain(one, (), shot)
+        assert (not found.blockers) == (one.key in planned), (one, found)
+        assert one.calls or Block.BUCKET_EMPTY not in codes(found)
 
 
 def cured(shot: Snapshot, one: Candidate, found: Explained) -> Snapshot:
