@@ -4,7 +4,9 @@ Asked at the leader it knows everything; elsewhere it says what the rows say, an
 nothing. Can go wrong: a ticket that moves between two reads. Then one answer says so (UNDER_WAY), and the next one is right.
 """
 
-from collections.abc import Collection, Mapping, Sequence
+import asyncio
+from collections.abc import AsyncIterator, Collection, Mapping, Sequence
+from contextlib import asynccontextmanager
 from typing import Protocol
 from uuid import UUID
 
@@ -25,6 +27,8 @@ from services.scheduler.ports import GateState
 SEEN_MS = 60_000
 """A worker heard of since then counts."""
 TICKETS_MOST = 1_000
+REST = 4
+"""Times as long as an explanation took: explanations take at most a fifth of the process."""
 
 
 @value(frozen=True, slots=True)
@@ -57,6 +61,29 @@ class ExplainReads(Protocol):
         ...
 
 
+class Turns:
+    """One explanation at a time, and after each a rest: whoever asks without end takes a small part of the process."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._lock = asyncio.Lock()
+        self._rested_ms = 0
+
+    @asynccontextmanager
+    async def one(self) -> AsyncIterator[None]:
+        """What is done inside is paid for by the next."""
+        async with self._lock:
+            rest_ms = self._rested_ms - self._clock.monotonic_ms()
+            if rest_ms > 0:
+                await asyncio.sleep(rest_ms / 1_000)
+            began_ms = self._clock.monotonic_ms()
+            try:
+                yield
+            finally:
+                ended_ms = self._clock.monotonic_ms()
+                self._rested_ms = ended_ms + REST * (ended_ms - began_ms)
+
+
 class Explainer:
     """All of it, in one process."""
 
@@ -65,6 +92,7 @@ class Explainer:
         self._book = book
         self._desk = desk
         self._clock = clock
+        self._turns = Turns(clock)
 
     async def explain(self, run_id: UUID, step_keys: Collection[str]) -> list[Told]:
         """What is known of these steps' tickets; of all that are open where none is named."""
@@ -74,8 +102,9 @@ class Explainer:
         stopped = await self._reads.stopped(waiting[0].tenant, waiting[0].project) if waiting else []  # a run has one owner
         since_ms = self._clock.now_ms() - SEEN_MS
         seen = await self._reads.workers(since_ms, {row.contract.handler for row in waiting}) if waiting else []
-        snapshot = self._snapshot(seen, since_ms)
-        return [self._told(row, gate, stopped, snapshot) for row in rows]
+        async with self._turns.one():
+            snapshot = self._snapshot(seen, since_ms)
+            return [self._told(row, gate, stopped, snapshot) for row in rows]
 
     def _told(self, row: TicketRow, gate: GateState | None, stopped: Sequence[StoppedScope], snapshot: Snapshot) -> Told:
         if row.state is TicketState.ENDING:

@@ -1,5 +1,6 @@
 """Why a ticket is not granted: it agrees with the planner on any snapshot, and each blocker is what it says."""
 
+import asyncio
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -9,6 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from libs.kernel.blockers import REMEDY, Block
+from libs.testkit.clocks import ManualClock
+from services.scheduler.app.explain_tickets import Turns
 from services.scheduler.domain.buckets import Allowance, View
 from services.scheduler.domain.explain import CURED_BY_TIME, Carrier, Explained, Pace, Snapshot, estimate, explain
 from services.scheduler.domain.holds import Hold, HoldKind, HoldMode
@@ -259,3 +262,25 @@ def test_every_blocker_has_a_remedy_and_its_place_in_the_handbook() -> None:
     assert set(REMEDY) == set(Block)
     assert [code for code in Block if f"| `{code.value}` |" not in page] == []
     assert set(Block) >= CURED_BY_TIME
+
+
+@pytest.mark.requirement("run.explain")
+async def test_who_asks_without_end_takes_a_part_of_the_process_only() -> None:
+    clock, loop = ManualClock(), asyncio.get_running_loop()
+    turns, began = Turns(clock), []
+
+    async def asked(took_ms: int) -> None:
+        async with turns.one():
+            began.append(loop.time())
+            clock.advance(took_ms)
+
+    await asyncio.gather(asked(50), asked(0), asked(0))
+    assert began[1] - began[0] >= 0.19, "four times what the first one took"
+    first = len(began)
+    clock.advance(1_000)
+    with pytest.raises(ZeroDivisionError):
+        async with turns.one():
+            clock.advance(10)
+            raise ZeroDivisionError
+    await asked(0)
+    assert len(began) == first + 1, "one that fails leaves the next its turn"
