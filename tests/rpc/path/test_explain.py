@@ -111,6 +111,8 @@ async def bench(
     urls = await stack_db(["launch", "readiness", "scheduler"])
     monkeypatch.setenv("RUNWAY_ETCD_ENDPOINTS", ",".join(etcd_server))
     monkeypatch.setenv("RUNWAY_SCHEDULER_ETCD_PREFIX", etcd_prefix)
+    for name in ("FIRST_BEAT_MS", "LEASE_TTL_MS"):  # nobody beats here
+        monkeypatch.setenv(f"RUNWAY_SCHEDULER_{name}", "120000")
     environ = {"RUNWAY_ETCD_ENDPOINTS": ",".join(etcd_server)}
     peers = [Peer("gateway"), Peer("checkpoint")]
     async with running_host(["launch", "readiness", "scheduler"], urls, peers=peers, environ=environ) as host:
@@ -170,20 +172,22 @@ async def test_from_no_worker_to_running_each_answer_names_what_is_next(bench: B
 @pytest.mark.requirement("run.explain")
 async def test_a_place_and_an_estimate_with_its_basis(bench: Bench) -> None:
     runs = [(await bench.client.launch("job", number)).run_id for number in range(5)]
-    assert len(await bench.claim(slots=2, wait_ms=10_000)) >= 1
-    leased: list[str] = []
-    async with asyncio.timeout(20):
-        while len(leased) < 2:
-            states = {run: (await bench.why(run, "act")).steps[0].state for run in runs}
-            leased = [run for run, state in states.items() if state == "running"]
-            if len(leased) < 2:
-                await bench.claim(slots=1, wait_ms=1_000)
-    waiting = [run for run in runs if run not in leased]
-    told = await bench.step(waiting[-1], ["NO_FREE_SLOT", "POSITION"])
-    assert told.position.ahead_in_tenant == told.position.ahead_in_line == len(waiting) - 1
-    assert told.position.line_length == told.position.tenant_waiting == len(waiting)
-    assert f"{len(leased)} tickets of tenant acme for {bench.handler} were granted here" in told.estimate.basis
-    assert told.estimate.at.seconds > told.since.seconds
+    for run in runs:
+        await bench.step(run, ["NO_WORKER_CARRIES_BUILD"])
+    leases: list[wk.Lease] = []
+    async with asyncio.timeout(30):
+        while len(leases) < 2:
+            leases += await bench.claim(slots=2 - len(leases), wait_ms=1_000)
+    waiting = set(runs) - {lease.run_id for lease in leases}
+    told = {run: (await bench.why(run, "act")).steps[0] for run in waiting}
+    last = max(told.values(), key=lambda step: step.position.ahead_in_line)
+    assert sorted(step.position.ahead_in_line for step in told.values()) == [0, 1, 2]
+    assert [blocker.code for blocker in last.blockers] == ["NO_FREE_SLOT", "POSITION"]
+    assert last.position.ahead_in_tenant == 2
+    assert last.position.line_length == last.position.tenant_waiting == 3
+    assert f"2 tickets of tenant acme for {bench.handler} were granted here" in last.estimate.basis
+    assert "2 go before it" in last.estimate.basis
+    assert last.estimate.at.seconds > last.since.seconds
 
 
 @pytest.mark.requirement("run.explain")
