@@ -69,5 +69,5 @@ def _start_order(call: Waiting) -> tuple[int, int]:
 
 
 def _shed_order(call: Waiting) -> tuple[int, int]:
-    """Bulk: the oldest first, since its caller has most likely given up. The rest: the latest, so that who waits keeps the place."""
+    """Bulk: the oldest first, since its caller has most likely given up. The rest: the latest, so that a place is kept."""
     return call.criticality, call.arrival if call.criticality is Criticality.BULK else -call.arrival
