@@ -68,6 +68,11 @@ REQUIREMENTS: dict[str, Requirement] = {
         "field",
     ),
     "sched.flood": Requirement("One tenant's flood cannot take every slot.", "000"),
+    "sched.bulkheads": Requirement(
+        "Under overload bulk is shed first, with a time to come again; heartbeats, cancels and raises stay prompt, no lease expires,"
+        " and no tenant's polls or tickets keep out another's.",
+        "004",
+    ),
     "sched.authority": Requirement("One epoch per shard, confirmed in the database; never two authorities.", "000"),
     "sched.buckets": Requirement(
         "Provider, model and tool buckets are seen by the scheduler: a ticket waits for them, no lease does.", "000 field"

@@ -47,6 +47,7 @@ class Claims:
     tools: tuple[str, ...] = ()
     models: tuple[str, ...] = ()
     workflow_digest: bytes = b""
+    run_class: int = 0
 
     def to_bytes(self) -> bytes:
         """The bytes that are signed."""
@@ -68,6 +69,7 @@ class Claims:
             tools=self.tools,
             models=self.models,
             workflow_digest=self.workflow_digest,
+            run_class=self.run_class,
         ).SerializeToString(deterministic=True)
 
     @staticmethod
@@ -90,6 +92,7 @@ class Claims:
             tools=tuple(said.tools),
             models=tuple(said.models),
             workflow_digest=said.workflow_digest,
+            run_class=said.run_class,
         )
 
 
@@ -111,6 +114,7 @@ class VerifiedLease:
     expires_at_ms: int
     expired: bool
     workflow_digest: bytes = b""
+    run_class: int = 0
 
     @property
     def authority_epoch(self) -> int:
@@ -155,4 +159,5 @@ def lease_of(claims: Claims, now_ms: int) -> VerifiedLease:
         expires_at_ms=claims.expires_at_ms,
         expired=now_ms >= claims.expires_at_ms,
         workflow_digest=claims.workflow_digest,
+        run_class=claims.run_class,
     )

@@ -1,7 +1,7 @@
 """Authoritative for what happens to a call before and after its handler: one interceptor, because each costs every call.
 
-In order: trace, size of metadata, the gate (starting, draining), policy, deadline, validation, handler; then refusals and
-faults become statuses, and the call is counted.
+In order: trace, size of metadata, the gate (starting, draining), policy, a place (or a turn in line, or OVERLOADED), deadline,
+validation, handler; then refusals and faults become statuses, and the call is counted.
 
 Can go wrong: an exception's text in an answer. What is not a Refusal is logged under a trace id, and the caller gets only
 that id.
@@ -19,8 +19,18 @@ from google.protobuf.message import DecodeError, Message
 from libs.kernel.clock import Clock
 from libs.kernel.refusal import Reason, Refusal, invalid_field
 from libs.rpc.batcher import internal
+from libs.rpc.bulkhead import FREE, Bulkhead, Seat
 from libs.rpc.identity import Call, enter_call
-from libs.rpc.policy import KEY_METADATA, SECRET_METADATA, Access, MethodPolicy, admit, not_served_here
+from libs.rpc.policy import (
+    KEY_METADATA,
+    SECRET_METADATA,
+    Access,
+    Admitted,
+    MethodPolicy,
+    admit,
+    criticality_of,
+    not_served_here,
+)
 from libs.rpc.status import abort, refusal_of
 from libs.rpc.validation import check_message
 from libs.telemetry.catalogue import RPC_CALLS, RPC_IN_FLIGHT, RPC_REFUSALS, RPC_SECONDS
@@ -61,6 +71,7 @@ class Admission(grpc.aio.ServerInterceptor):  # type: ignore[misc]
         limits: Limits,
         clock: Clock,
         gate: Callable[[str], None],
+        bulkhead: Bulkhead | None = None,
     ) -> None:
         self._port = port
         self._policies = policies
@@ -68,6 +79,7 @@ class Admission(grpc.aio.ServerInterceptor):  # type: ignore[misc]
         self._limits = limits
         self._clock = clock
         self._gate = gate
+        self._bulkhead = bulkhead
         self._in_flight = RPC_IN_FLIGHT.labels(port_name)
         self._wrapped: dict[str, grpc.RpcMethodHandler] = {}
 
@@ -121,9 +133,10 @@ class Admission(grpc.aio.ServerInterceptor):  # type: ignore[misc]
             metadata = _metadata(context)
             started = observe.begin()
             outcome = "OK"
+            seat = FREE
             with serving(policy.method, _text(metadata.get(TRACE_METADATA))):
                 try:
-                    remaining_s = await self._enter(policy, metadata, context, default_s)
+                    remaining_s, seat = await self._enter(policy, metadata, context, default_s)
                     given = self._checked(request) if streamed else _check(request)
                     if remaining_s is not None or default_s is None:
                         return await behaviour(given, context)
@@ -139,6 +152,7 @@ class Admission(grpc.aio.ServerInterceptor):  # type: ignore[misc]
                     outcome = refusal.status
                     await abort(context, refusal)
                 finally:
+                    seat.leave()
                     observe.end(started, outcome)
 
         return handle
@@ -150,9 +164,10 @@ class Admission(grpc.aio.ServerInterceptor):  # type: ignore[misc]
             metadata = _metadata(context)
             started = observe.begin()
             outcome = "OK"
+            seat = FREE
             with serving(policy.method, _text(metadata.get(TRACE_METADATA))):
                 try:
-                    await self._enter(policy, metadata, context, None)
+                    _, seat = await self._enter(policy, metadata, context, None)
                     given = _check(request) if isinstance(request, Message | _Unreadable) else self._checked(request)
                     async for response in behaviour(given, context):
                         yield response
@@ -167,14 +182,16 @@ class Admission(grpc.aio.ServerInterceptor):  # type: ignore[misc]
                     outcome = refusal.status
                     await abort(context, refusal)
                 finally:
+                    seat.leave()
                     observe.end(started, outcome)
 
         return handle
 
     async def _enter(
         self, policy: MethodPolicy, metadata: Mapping[str, str | bytes], context: Any, default_s: float | None
-    ) -> float | None:
-        """Admits the call or refuses it; makes it current. Answers the seconds its client gave it, None for no limit."""
+    ) -> tuple[float | None, Seat]:
+        """Admits the call or refuses it; makes it current. Answers the seconds its client gave it, None for no limit, and what
+        is to be left when it is over."""
         guard_call(_text(metadata.get(KEY_METADATA)).partition(" ")[2], metadata.get(SECRET_METADATA, ""))
         weight = sum(len(key) + len(value) for key, value in metadata.items())
         if weight > self._limits.metadata_bytes:
@@ -185,12 +202,20 @@ class Admission(grpc.aio.ServerInterceptor):  # type: ignore[misc]
         self._gate(policy.service)
         if admitted.lease_token:
             guard_call(_text(metadata.get(KEY_METADATA)).partition(" ")[2], admitted.lease_token)
+        seat = await self._seat(policy, admitted) if self._bulkhead is not None else FREE
         remaining_s: float | None = context.time_remaining()
         lasts_s = default_s if remaining_s is None else remaining_s
         deadline_ms = None if lasts_s is None else self._clock.now_ms() + int(lasts_s * 1000)
         ends_at_s = None if lasts_s is None else asyncio.get_running_loop().time() + lasts_s
         enter_call(Call(admitted.caller, admitted.lease, admitted.lease_token, deadline_ms, policy.method, ends_at_s))
-        return remaining_s
+        return remaining_s, seat
+
+    async def _seat(self, policy: MethodPolicy, admitted: Admitted) -> Seat:
+        """A place for the call, by what it is worth; those who work for others are counted with the tenant they work for."""
+        assert self._bulkhead is not None
+        tenant = admitted.caller.tenant if admitted.caller is not None else ""
+        rank = criticality_of(policy, admitted)
+        return await self._bulkhead.enter(rank, tenant, policy.method, lasting=policy.lasting)
 
     @staticmethod
     async def _checked(requests: AsyncIterator[Any]) -> AsyncIterator[Any]:

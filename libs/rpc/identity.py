@@ -15,11 +15,13 @@ from libs.kernel.refusal import Reason, Refusal
 SCOPE_WORKER = "worker"
 SCOPE_OPERATOR = "operator"
 SCOPE_FLEET = "fleet"
+SCOPE_BULK = "bulk"
 
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """Whom an API key belongs to. Every key may call; `worker`, `operator` and `fleet` are granted beside that.
+    """Whom an API key belongs to. Every key may call; `worker`, `operator` and `fleet` are granted beside that. `bulk` grants
+    nothing: it says that calls with the key are shed before others'.
 
     A fleet is worker processes that serve every tenant. Its key belongs to a tenant and has no rights beyond it, except under
     a lease: `acting_for`.
@@ -86,6 +88,11 @@ class VerifiedLease(Protocol):
     @property
     def epoch(self) -> int:
         """Epoch of the run's gate that the scheduler knew when it signed."""
+        ...
+
+    @property
+    def run_class(self) -> int:
+        """Class of the run, as its ticket says; 0 in tokens of older schedulers."""
         ...
 
 

@@ -14,12 +14,23 @@ from google.protobuf import descriptor_pool
 from runway.common.v1 import policy_pb2
 
 from libs.kernel.refusal import Reason, Refusal, unreachable
-from libs.rpc.identity import SCOPE_OPERATOR, SCOPE_WORKER, Caller, CallerDirectory, LeaseVerifier, VerifiedLease
+from libs.rpc.identity import (
+    SCOPE_BULK,
+    SCOPE_OPERATOR,
+    SCOPE_WORKER,
+    Caller,
+    CallerDirectory,
+    LeaseVerifier,
+    VerifiedLease,
+)
+from libs.rpc.shedding import Criticality
 
 KEY_METADATA = "authorization"
 LEASE_METADATA = "runway-lease-bin"
 SECRET_METADATA = "runway-service-secret"  # noqa: S105 - the name of a header
 KEY_PREFIX = "rk_"
+MIGRATION = 3
+"""The class of runs whose calls under a lease are bulk."""
 _LONGEST_KEY = 512
 _LONGEST_LEASE = 4096
 _KEYED = (policy_pb2.FENCE_CALLER, policy_pb2.FENCE_WORKER, policy_pb2.FENCE_OPERATOR, policy_pb2.FENCE_LEASE)
@@ -49,6 +60,8 @@ class MethodPolicy:
     service: str
     fence: int
     port: int
+    criticality: Criticality = Criticality.VITAL
+    lasting: bool = False
 
     def served_on(self, port: int) -> bool:
         """Whether the server of this port may serve it."""
@@ -82,8 +95,25 @@ def read_policies(services: Iterable[str]) -> dict[str, MethodPolicy]:
             options = method.GetOptions()
             path = f"/{service}/{method.name}"
             port = options.Extensions[policy_pb2.port] or policy_pb2.PORT_PUBLIC
-            found[path] = MethodPolicy(path, service, options.Extensions[policy_pb2.fence], port)
+            fence = options.Extensions[policy_pb2.fence]
+            own = port != policy_pb2.PORT_PUBLIC or fence == policy_pb2.FENCE_SERVICE
+            said = options.Extensions[policy_pb2.criticality]
+            matters = Criticality(said) if said else Criticality.VITAL if own else Criticality.BULK
+            lasting = options.Extensions[policy_pb2.lasting] or method.client_streaming or method.server_streaming
+            found[path] = MethodPolicy(path, service, fence, port, matters, lasting)
     return found
+
+
+def criticality_of(policy: MethodPolicy, admitted: Admitted) -> Criticality:
+    """What a call is worth by records alone: the method's option, the key's scopes, the class of the run in its ticket."""
+    said, caller = policy.criticality, admitted.caller
+    bulk = caller is not None and SCOPE_BULK in caller.scopes
+    if said is Criticality.INTERACTIVE:
+        migrates = admitted.lease is not None and admitted.lease.run_class == MIGRATION
+        return Criticality.BULK if bulk or migrates else said
+    if said is Criticality.BULK and caller is not None and caller.has(SCOPE_OPERATOR) and not bulk:
+        return Criticality.INTERACTIVE
+    return said
 
 
 def key_digest(key: str) -> bytes:

@@ -20,6 +20,7 @@ from runway.common.v1 import policy_pb2
 from libs.kernel.clock import Clock
 from libs.kernel.refusal import Reason, Refusal
 from libs.rpc.admission import Admission, Limits
+from libs.rpc.bulkhead import Bulkhead
 from libs.rpc.health import HealthBoard
 from libs.rpc.policy import Access, read_policies
 
@@ -109,6 +110,7 @@ def serve(
     clock: Clock,
     gate: Gate | None = None,
     limits: Limits | None = None,
+    bulkhead: Bulkhead | None = None,
 ) -> PortServer:
     """Builds and binds the server of one port (`public`, `control`, `leaf`); it takes calls once it is started."""
     limits = limits or Limits()
@@ -119,7 +121,7 @@ def serve(
         for item in mounted
         if any(policy.served_on(number) for policy in policies.values() if policy.service == item.full_name)
     ]
-    admission = Admission(number, port, policies, access, limits, clock, (gate or Gate()).check)
+    admission = Admission(number, port, policies, access, limits, clock, (gate or Gate()).check, bulkhead)
     server = grpc.aio.server(interceptors=(admission,), options=_options(limits))
     for item in here:
         item.add(item.servicer, server)

@@ -16,11 +16,13 @@ from libs.kernel.ids import IdSource
 from libs.kernel.refusal import Reason, Refusal
 from libs.outbox.settings import RelaySettings
 from libs.rpc.admission import Limits
+from libs.rpc.bulkhead import Bulkhead, Strength
 from libs.rpc.directory import CachedDirectory
 from libs.rpc.health import HealthBoard
 from libs.rpc.identity import CallerDirectory, LeaseVerifier
 from libs.rpc.policy import Access
 from libs.rpc.server import Gate, Mounted, PortServer, serve
+from libs.rpc.shedding import Bounds
 from libs.runtime.callers import RemoteCallers
 from libs.runtime.clock import clock_of
 from libs.runtime.ids import SystemIds
@@ -163,11 +165,22 @@ class Host:
                 clock=self.clock,
                 gate=self._gate,
                 limits=limits,
+                bulkhead=self._bulkhead(port),
             )
             self._servers.append(server)
             found[port] = self._advertised(server.address)
         self.peers.bound(found)
         self._addresses = Addresses(found["public"], found["control"], found["leaf"])
+
+    def _bulkhead(self, port: str) -> Bulkhead | None:
+        """What a port bears. The leaf port takes only raises and reads of fences, which never wait."""
+        settings = self.settings
+        places = {"public": settings.public_places, "control": settings.control_places}.get(port)
+        if places is None:
+            return None
+        bounds = Bounds(places=places, least_places=max(8, places // 8), waiting=settings.public_waiting)
+        strength = Strength(bounds, settings.lasting_calls_per_tenant, settings.shed_again_per_s)
+        return Bulkhead(port, strength, lambda: self._lag_ms)
 
     def _advertised(self, address: str) -> str:
         host = self.settings.advertise_host

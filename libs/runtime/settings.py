@@ -63,6 +63,17 @@ class HostSettings(RunwaySettings):
     message_limit_bytes: int = Field(default=16 * 1024 * 1024, gt=0)
     """Largest message taken."""
 
+    public_places: int = Field(default=256, ge=8)
+    """Calls of the public port under way at once; long polls hold none. Fewer while the event loop is late."""
+    public_waiting: int = Field(default=1_024, ge=0)
+    """Calls of the public port that may wait for a place; over it, and after too long, bulk is shed first, the oldest first."""
+    control_places: int = Field(default=64, ge=8)
+    """The same for lists on the control port. Heartbeats, cancels, renewals and services wait for none."""
+    lasting_calls_per_tenant: int = Field(default=2_000, gt=0)
+    """Long polls and streams of one tenant and method that may be open at this process."""
+    shed_again_per_s: int = Field(default=500, gt=0)
+    """Who was sent away is told to come again at a time of its own: so many a second, all together."""
+
     @model_validator(mode="after")
     def _kept_events_are_of_runs_that_are_kept(self) -> Self:
         if self.outbox_keep_ms and self.retention_ms <= 2 * self.outbox_keep_ms:

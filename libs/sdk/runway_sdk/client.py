@@ -210,6 +210,7 @@ class Client:
                 typed = error_of(error)
                 if not isinstance(typed, Unavailable):
                     raise typed from None
+                await asyncio.sleep(typed.retry_after_ms / 1000)
             await asyncio.sleep(RESUME_PAUSE_S)
 
     async def cancel(self, run_id: str, reason: str = "", expected_version: int | None = None) -> pb.CancelRunResponse:

@@ -1,8 +1,10 @@
-"""Channels to an installation: where it is, which key to show. Nothing here retries: each caller knows what may be repeated.
+"""Channels to an installation: where it is, which key to show. Nothing here retries but OVERLOADED: of that
+nothing was decided, and the refusal says when to come again. For all else each caller knows what may be repeated.
 
 Can go wrong: a key in the wrong place. It travels in metadata only and is never part of an error or a repr.
 """
 
+import asyncio
 import json
 import os
 from collections.abc import Awaitable, Callable, Mapping
@@ -13,10 +15,11 @@ from typing import Any, TypeVar
 import grpc
 from google.protobuf.message import Message
 
-from runway_sdk.errors import RunwayError, error_of
+from runway_sdk.errors import Overloaded, RunwayError, error_of
 
 A = TypeVar("A", bound=Message)
 S = TypeVar("S")
+LEAST_PAUSE_S = 0.05
 PROFILE = Path(".runway") / "profile.json"
 """Written by `runway dev`; found from the working directory upwards."""
 _OPTIONS = [
@@ -147,12 +150,19 @@ class Connection:
         lease: bytes = b"",
         traceparent: str = "",
     ) -> A:
-        """One unary call; raises the typed error."""
+        """One unary call; raises the typed error. Sent away for overload, it comes again as it was told, within its time."""
         metadata = self.with_lease(lease, traceparent)
-        try:
-            return await method(request, timeout=timeout_s, metadata=metadata)
-        except grpc.aio.AioRpcError as error:
-            raise error_of(error) from None
+        loop = asyncio.get_running_loop()
+        end = loop.time() + timeout_s
+        while True:
+            try:
+                return await method(request, timeout=max(0.0, end - loop.time()), metadata=metadata)
+            except grpc.aio.AioRpcError as error:
+                refused = error_of(error)
+            pause_s = max(LEAST_PAUSE_S, refused.retry_after_ms / 1000)
+            if not isinstance(refused, Overloaded) or loop.time() + pause_s >= end:
+                raise refused
+            await asyncio.sleep(pause_s)
 
     def with_lease(self, lease: bytes = b"", traceparent: str = "") -> tuple[tuple[str, str | bytes], ...]:
         """The metadata of a call made under a lease."""

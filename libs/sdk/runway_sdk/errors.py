@@ -122,6 +122,13 @@ class Unavailable(RunwayError):
     reason = "AUTHORITY_UNREACHABLE"
 
 
+class Overloaded(Unavailable):
+    """The installation has more calls than it can serve: nothing was decided. Calls made through this SDK wait as told and are
+    repeated by themselves while their time allows."""
+
+    reason = "OVERLOADED"
+
+
 class ToolFailed(RunwayError):
     """The tool answered that it did not do it. `failure_class` and `type` are the tool's."""
 
@@ -167,6 +174,7 @@ _BY_REASON: Mapping[str, type[RunwayError]] = {
     "EFFECT_IN_FLIGHT": EffectInFlight,
     "BUDGET_EXHAUSTED": BudgetExhausted,
     "QUOTA_EXCEEDED": BudgetExhausted,
+    "OVERLOADED": Overloaded,
     "NO_LEADER": Unavailable,
     "DRAINING": Unavailable,
     "AUTHORITY_UNREACHABLE": Unavailable,

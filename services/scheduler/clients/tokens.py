@@ -72,6 +72,7 @@ class LeaseTokens:
             tools=contract.tools,
             models=contract.models,
             workflow_digest=lease.workflow_digest,
+            run_class=lease.run_class,
         )
         token = self._sign(claims)
         self._own[digest(token)] = claims

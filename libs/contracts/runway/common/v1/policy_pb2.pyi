@@ -92,9 +92,51 @@ PORT_LEAF: Port.ValueType  # 3
 """Raises and reads of fences: never call out, never wait for a handler."""
 Global___Port: typing_extensions.TypeAlias = Port
 
+class _Criticality:
+    ValueType = typing.NewType("ValueType", builtins.int)
+    V: typing_extensions.TypeAlias = ValueType
+
+class _CriticalityEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._EnumTypeWrapper[_Criticality.ValueType], builtins.type):
+    DESCRIPTOR: google.protobuf.descriptor.EnumDescriptor
+    CRITICALITY_UNSPECIFIED: _Criticality.ValueType  # 0
+    """Not written: VITAL for methods of services and of the control and leaf port, else BULK, so forgetting it harms nobody else."""
+    CRITICALITY_BULK: _Criticality.ValueType  # 1
+    """Lists, histories, bytes for people, launches by the hundred. INTERACTIVE where the key has the scope `operator`."""
+    CRITICALITY_INTERACTIVE: _Criticality.ValueType  # 2
+    """Somebody waits for it. BULK where the key has the scope `bulk`, or the lease is of a migration."""
+    CRITICALITY_WORK: _Criticality.ValueType  # 3
+    """What ends or secures work that was begun: completions, commands, checkpoints; and the claims that free slots make."""
+    CRITICALITY_VITAL: _Criticality.ValueType  # 4
+    """Never waits and is never shed: heartbeats, cancels, raises, services among themselves."""
+
+class Criticality(_Criticality, metaclass=_CriticalityEnumTypeWrapper):
+    """How much a call matters while its port has more of them than places: the greater starts first and is shed last. What the caller's
+    key and the run's class say, by their records, moves it a step; nothing that the caller writes into the request does.
+    """
+
+CRITICALITY_UNSPECIFIED: Criticality.ValueType  # 0
+"""Not written: VITAL for methods of services and of the control and leaf port, else BULK, so forgetting it harms nobody else."""
+CRITICALITY_BULK: Criticality.ValueType  # 1
+"""Lists, histories, bytes for people, launches by the hundred. INTERACTIVE where the key has the scope `operator`."""
+CRITICALITY_INTERACTIVE: Criticality.ValueType  # 2
+"""Somebody waits for it. BULK where the key has the scope `bulk`, or the lease is of a migration."""
+CRITICALITY_WORK: Criticality.ValueType  # 3
+"""What ends or secures work that was begun: completions, commands, checkpoints; and the claims that free slots make."""
+CRITICALITY_VITAL: Criticality.ValueType  # 4
+"""Never waits and is never shed: heartbeats, cancels, raises, services among themselves."""
+Global___Criticality: typing_extensions.TypeAlias = Criticality
+
 FENCE_FIELD_NUMBER: builtins.int
 PORT_FIELD_NUMBER: builtins.int
+CRITICALITY_FIELD_NUMBER: builtins.int
+LASTING_FIELD_NUMBER: builtins.int
 fence: google.protobuf.internal.extension_dict._ExtensionFieldDescriptor[google.protobuf.descriptor_pb2.MethodOptions, Global___Fence.ValueType]
 """Who may call this method. Required on every method."""
 port: google.protobuf.internal.extension_dict._ExtensionFieldDescriptor[google.protobuf.descriptor_pb2.MethodOptions, Global___Port.ValueType]
 """The port whose pool serves this method; PUBLIC where it is not set."""
+criticality: google.protobuf.internal.extension_dict._ExtensionFieldDescriptor[google.protobuf.descriptor_pb2.MethodOptions, Global___Criticality.ValueType]
+"""What is shed last."""
+lasting: google.protobuf.internal.extension_dict._ExtensionFieldDescriptor[google.protobuf.descriptor_pb2.MethodOptions, builtins.bool]
+"""A call that may last for long without working, such as a long poll: it holds no place while it lasts, and of one tenant only so many
+may. Streams always are.
+"""

@@ -29,7 +29,7 @@ from runway.common.v1 import common_pb2 as runway_dot_common_dot_v1_dot_common__
 from runway.common.v1 import policy_pb2 as runway_dot_common_dot_v1_dot_policy__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n+runway/readiness/v1/readiness_service.proto\x12\x13runway.readiness.v1\x1a\x1b\x62uf/validate/validate.proto\x1a\x1cgoogle/protobuf/struct.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1drunway/common/v1/common.proto\x1a\x1drunway/common/v1/policy.proto\"\x90\x02\n\x04Step\x12\x10\n\x08step_key\x18\x01 \x01(\t\x12-\n\x05state\x18\x02 \x01(\x0e\x32\x1e.runway.readiness.v1.StepState\x12\x10\n\x08\x61ttempts\x18\x03 \x01(\x05\x12\x13\n\x0bwait_reason\x18\x04 \x01(\t\x12*\n\x07\x66\x61ilure\x18\x05 \x01(\x0b\x32\x19.runway.common.v1.Failure\x12&\n\x06output\x18\x06 \x01(\x0b\x32\x16.google.protobuf.Value\x12,\n\x08retry_at\x18\x07 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\r\n\x05needs\x18\x08 \x03(\t\x12\x0f\n\x07version\x18\t \x01(\x03\"i\n\x10ListStepsRequest\x12\x18\n\x06run_id\x18\x01 \x01(\tB\x08\xbaH\x05r\x03\xb0\x01\x01\x12\x1d\n\tpage_size\x18\x02 \x01(\x05\x42\n\xbaH\x07\x1a\x05\x18\xe8\x07(\x00\x12\x1c\n\npage_token\x18\x03 \x01(\tB\x08\xbaH\x05r\x03\x18\xc8\x01\"V\n\x11ListStepsResponse\x12(\n\x05steps\x18\x01 \x03(\x0b\x32\x19.runway.readiness.v1.Step\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t*\x83\x02\n\tStepState\x12\x1a\n\x16STEP_STATE_UNSPECIFIED\x10\x00\x12\x16\n\x12STEP_STATE_PENDING\x10\x01\x12\x14\n\x10STEP_STATE_READY\x10\x02\x12\x16\n\x12STEP_STATE_RUNNING\x10\x03\x12\x16\n\x12STEP_STATE_WAITING\x10\x04\x12\x19\n\x15STEP_STATE_CANCELLING\x10\x05\x12\x18\n\x14STEP_STATE_SUCCEEDED\x10\x06\x12\x15\n\x11STEP_STATE_FAILED\x10\x07\x12\x16\n\x12STEP_STATE_SKIPPED\x10\x08\x12\x18\n\x14STEP_STATE_CANCELLED\x10\t2t\n\x10ReadinessService\x12`\n\tListSteps\x12%.runway.readiness.v1.ListStepsRequest\x1a&.runway.readiness.v1.ListStepsResponse\"\x04\xa8\xbb\x18\x02\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n+runway/readiness/v1/readiness_service.proto\x12\x13runway.readiness.v1\x1a\x1b\x62uf/validate/validate.proto\x1a\x1cgoogle/protobuf/struct.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1drunway/common/v1/common.proto\x1a\x1drunway/common/v1/policy.proto\"\x90\x02\n\x04Step\x12\x10\n\x08step_key\x18\x01 \x01(\t\x12-\n\x05state\x18\x02 \x01(\x0e\x32\x1e.runway.readiness.v1.StepState\x12\x10\n\x08\x61ttempts\x18\x03 \x01(\x05\x12\x13\n\x0bwait_reason\x18\x04 \x01(\t\x12*\n\x07\x66\x61ilure\x18\x05 \x01(\x0b\x32\x19.runway.common.v1.Failure\x12&\n\x06output\x18\x06 \x01(\x0b\x32\x16.google.protobuf.Value\x12,\n\x08retry_at\x18\x07 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\r\n\x05needs\x18\x08 \x03(\t\x12\x0f\n\x07version\x18\t \x01(\x03\"i\n\x10ListStepsRequest\x12\x18\n\x06run_id\x18\x01 \x01(\tB\x08\xbaH\x05r\x03\xb0\x01\x01\x12\x1d\n\tpage_size\x18\x02 \x01(\x05\x42\n\xbaH\x07\x1a\x05\x18\xe8\x07(\x00\x12\x1c\n\npage_token\x18\x03 \x01(\tB\x08\xbaH\x05r\x03\x18\xc8\x01\"V\n\x11ListStepsResponse\x12(\n\x05steps\x18\x01 \x03(\x0b\x32\x19.runway.readiness.v1.Step\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t*\x83\x02\n\tStepState\x12\x1a\n\x16STEP_STATE_UNSPECIFIED\x10\x00\x12\x16\n\x12STEP_STATE_PENDING\x10\x01\x12\x14\n\x10STEP_STATE_READY\x10\x02\x12\x16\n\x12STEP_STATE_RUNNING\x10\x03\x12\x16\n\x12STEP_STATE_WAITING\x10\x04\x12\x19\n\x15STEP_STATE_CANCELLING\x10\x05\x12\x18\n\x14STEP_STATE_SUCCEEDED\x10\x06\x12\x15\n\x11STEP_STATE_FAILED\x10\x07\x12\x16\n\x12STEP_STATE_SKIPPED\x10\x08\x12\x18\n\x14STEP_STATE_CANCELLED\x10\t2x\n\x10ReadinessService\x12\x64\n\tListSteps\x12%.runway.readiness.v1.ListStepsRequest\x1a&.runway.readiness.v1.ListStepsResponse\"\x08\xa8\xbb\x18\x02\xb8\xbb\x18\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -43,7 +43,7 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_LISTSTEPSREQUEST'].fields_by_name['page_token']._loaded_options = None
   _globals['_LISTSTEPSREQUEST'].fields_by_name['page_token']._serialized_options = b'\272H\005r\003\030\310\001'
   _globals['_READINESSSERVICE'].methods_by_name['ListSteps']._loaded_options = None
-  _globals['_READINESSSERVICE'].methods_by_name['ListSteps']._serialized_options = b'\250\273\030\002'
+  _globals['_READINESSSERVICE'].methods_by_name['ListSteps']._serialized_options = b'\250\273\030\002\270\273\030\001'
   _globals['_STEPSTATE']._serialized_start=693
   _globals['_STEPSTATE']._serialized_end=952
   _globals['_STEP']._serialized_start=223
@@ -53,5 +53,5 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_LISTSTEPSRESPONSE']._serialized_start=604
   _globals['_LISTSTEPSRESPONSE']._serialized_end=690
   _globals['_READINESSSERVICE']._serialized_start=954
-  _globals['_READINESSSERVICE']._serialized_end=1070
+  _globals['_READINESSSERVICE']._serialized_end=1074
 # @@protoc_insertion_point(module_scope)

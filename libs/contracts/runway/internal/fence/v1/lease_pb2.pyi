@@ -41,6 +41,7 @@ class LeaseClaims(google.protobuf.message.Message):
     TOOLS_FIELD_NUMBER: builtins.int
     MODELS_FIELD_NUMBER: builtins.int
     WORKFLOW_DIGEST_FIELD_NUMBER: builtins.int
+    RUN_CLASS_FIELD_NUMBER: builtins.int
     tenant: builtins.str
     """Owner of the run."""
     project: builtins.str
@@ -69,6 +70,8 @@ class LeaseClaims(google.protobuf.message.Message):
     """Worker code of the step: `handler@build`."""
     workflow_digest: builtins.bytes
     """SHA-256 of the pinned workflow version: where a contract does not fit into the token, it is read there."""
+    run_class: builtins.int
+    """Class of the run, as its ticket says: 1 interactive, 2 automation, 3 migration, 4 approval_resume."""
     @property
     def points(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
         """Services that the step's contract may touch: gateway, checkpoint, scheduler."""
@@ -101,8 +104,9 @@ class LeaseClaims(google.protobuf.message.Message):
         tools: collections.abc.Iterable[builtins.str] | None = ...,
         models: collections.abc.Iterable[builtins.str] | None = ...,
         workflow_digest: builtins.bytes = ...,
+        run_class: builtins.int = ...,
     ) -> None: ...
-    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["attempt_id", b"attempt_id", "audience", b"audience", "authority_epoch", b"authority_epoch", "epoch", b"epoch", "expires_at_ms", b"expires_at_ms", "handler", b"handler", "issued_at_ms", b"issued_at_ms", "lease_epoch", b"lease_epoch", "models", b"models", "points", b"points", "project", b"project", "region", b"region", "run_id", b"run_id", "step_key", b"step_key", "tenant", b"tenant", "tools", b"tools", "workflow_digest", b"workflow_digest"]
+    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["attempt_id", b"attempt_id", "audience", b"audience", "authority_epoch", b"authority_epoch", "epoch", b"epoch", "expires_at_ms", b"expires_at_ms", "handler", b"handler", "issued_at_ms", b"issued_at_ms", "lease_epoch", b"lease_epoch", "models", b"models", "points", b"points", "project", b"project", "region", b"region", "run_class", b"run_class", "run_id", b"run_id", "step_key", b"step_key", "tenant", b"tenant", "tools", b"tools", "workflow_digest", b"workflow_digest"]
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
 
 Global___LeaseClaims: typing_extensions.TypeAlias = LeaseClaims
