@@ -37,6 +37,11 @@ class Lane:
         """Whether it has no room."""
         return self._held >= self._settings.lane_events or self._held_bytes >= self._settings.lane_bytes
 
+    @property
+    def roomy(self) -> bool:
+        """Whether it has room for many."""
+        return self._held <= self._settings.lane_events // 2 and self._held_bytes <= self._settings.lane_bytes // 2
+
     def admit(self, event: Outgoing) -> None:
         """Takes an event into memory, at the end of the queue."""
         self._held += 1

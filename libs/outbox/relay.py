@@ -1,19 +1,20 @@
 """Authoritative for delivery: what is committed in the outbox reaches its receiver at least once.
 
-Memory is a short cut, the table is the truth: events offered after their commit are sent without being read again; the table
-is read at the start, after a lost connection, when our database changed its incarnation, and in a slow sweep. An event is in
-`_known` from the moment memory has it until its row is gone.
+Memory is a short cut, the table is the truth: events offered after their commit are sent without being read again; the table is
+read at the start, after a lost connection, when our database changed its incarnation, when a lane that was full has room again,
+and in a slow sweep. An event is in `_known` from the moment memory has it until its row is gone.
 
 Can go wrong, and what happens: the receiver is away or silent (its lane pauses, doubling), answers in part (each event by its
 verdict), the relay dies after a send (the row is still there: sent again), several relays sweep (each takes rows that no other
 holds), the database is away (acknowledgements wait; everything is read again afterwards). Whoever offers an event may be in the
-middle of a call: sends run outside of its context, or they would end with its deadline, and so would every retry.
+middle of a call: sends run outside of its context, or they would end with its deadline, and so would every retry. A receiver
+that does not want a crowd of events now (RETRY) does not keep others from it: what is beyond a few leaves memory (`aside.py`).
 """
 
 import asyncio
 import itertools
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from contextvars import Context
 from uuid import UUID
 
@@ -22,6 +23,7 @@ from libs.kernel.refusal import Refusal
 from libs.outbox import store
 from libs.outbox.lanes import Lane, pause
 from libs.outbox.model import RAISE_LANE, Outgoing, Sender, SendResult, Verdict
+from libs.outbox.recall import Recall
 from libs.outbox.settings import RelaySettings
 from libs.pg import Database
 
@@ -71,6 +73,8 @@ class Relay:
         self._probes: dict[str, Outgoing] = {}
         self._answered: set[str] = set()
         self._timers: set[asyncio.TimerHandle] = set()
+        self._recall = Recall(self._db, self._clock, self._settings, self._take, self._later, self._begin)
+        self._hungry = False
         self._quiet.clear()
         self._read_everything = True
 
@@ -83,6 +87,10 @@ class Relay:
     def pending(self) -> int:
         """Events in memory that are not yet delivered and forgotten."""
         return len(self._known)
+
+    def why(self, event_id: UUID) -> str:
+        """What an event waits for, in its receiver's words; empty where it said nothing."""
+        return self._recall.why(event_id)
 
     def offer(self, events: Iterable[Outgoing]) -> None:
         """Hands over events after their commit. What memory has no room for is found in the table."""
@@ -119,6 +127,7 @@ class Relay:
         for event in events:
             lane = self._lane(event)
             if event.event_id in self._known or lane.full:
+                self._hungry = self._hungry or lane.full
                 continue
             self._known[event.event_id] = event
             lane.admit(event)
@@ -139,7 +148,11 @@ class Relay:
         """Memory forgets an event whose row is gone or is to be read again."""
         if self._known.pop(event.event_id, None) is not None:
             self._attempts.pop(event.event_id, None)
-            self._lane(event).leave(event)
+            lane = self._lane(event)
+            lane.leave(event)
+            if self._hungry and lane.roomy:
+                self._hungry = False
+                self._wake_sweep.set()
         if not self._known:
             self._quiet.set()
 
@@ -208,7 +221,8 @@ class Relay:
         judged = list(zip(batch, [*result.verdicts, *missing], strict=False))
         applied = [(event, answer) for event, (verdict, _, answer) in judged if verdict == Verdict.APPLIED]
         refused = [(event, reason) for event, (verdict, reason, _) in judged if verdict == Verdict.REFUSED]
-        again = [event for event, (verdict, _, _) in judged if verdict not in (Verdict.APPLIED, Verdict.REFUSED)]
+        unwanted = {event: reason for event, (verdict, reason, _) in judged if verdict is Verdict.RETRY}
+        again = [event for event, (verdict, _, _) in judged if verdict not in (Verdict.APPLIED, Verdict.REFUSED, Verdict.RETRY)]
         try:
             await self._notice_incarnation(lane.receiver, result.incarnation)
             await self._tell_answers(lane, applied)
@@ -220,7 +234,18 @@ class Relay:
             self._wake_acknowledge.set()
         if refused and not await self._bury(refused):
             again += [event for event, _ in refused]
-        self._retry(lane, again)
+        self._recall.settled(event for event, _ in (*applied, *refused))
+        self._retry(lane, [*again, *await self._recall.put_off(lane, unwanted, self._drop)])
+        self._recall.turn()
+
+    def _take(self, events: Sequence[Outgoing]) -> set[UUID]:
+        """Into memory; those that have no room there."""
+        self._admit(events)
+        return {event.event_id for event in events if event.event_id not in self._known}
+
+    def _begin(self, work: Callable[[], Coroutine[None, None, None]]) -> None:
+        if self._group is not None:
+            self._group.create_task(work(), context=Context())
 
     async def _tell_answers(self, lane: Lane, applied: list[tuple[Outgoing, bytes]]) -> None:
         answers = [(event, answer) for event, answer in applied if answer or lane.name == RAISE_LANE]
@@ -345,7 +370,11 @@ class Relay:
                 full = [key for key, lane in self._lanes.items() if lane.full]
                 page = await store.claim(self._db, self._settings, now_ms, mark_ms, full, everything=everything)
                 news += self._admit(page)
+                rest = [event for event in page if event.event_id not in self._known]
+                if rest:  # due again, for when there is room
+                    await store.put_aside(self._db, rest, 0)
                 if len(page) < self._settings.page_rows:
+                    self._hungry = self._hungry or bool(full)
                     return news
 
     async def _tend_kept(self, *, first: bool) -> None:
@@ -368,4 +397,5 @@ class Relay:
             lane.clear()
         for event in list(self._known.values()):
             self._drop(event)
+        self._recall = Recall(self._db, self._clock, self._settings, self._take, self._later, self._begin)
         self._distrust_table()

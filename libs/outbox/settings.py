@@ -35,5 +35,15 @@ class RelaySettings:
     """Events of one receiver and lane in memory; beyond it they wait in the table."""
     lane_bytes: int = 64_000_000
     """The same, in bytes."""
+    crowd_events: int = 256
+    """Events that their receiver does not want now for the same reason: so many stay in memory, the rest is put aside."""
+    aside_page: int = 32
+    """So many of a crowd are sent again first; while most of them are taken, twice as many, up to `page_rows`."""
+    aside_every_ms: int = 1_000
+    """How long a crowd of which few were taken is left alone."""
+    aside_ms: int = 300_000
+    """How long a row that is put aside is left alone by sweeps: its relay asks for it sooner, unless it is gone."""
+    aside_events: int = 1_000_000
+    """Ids of events put aside in memory; beyond it their rows wait for the sweep."""
     keep_ms: int = 0
     """How long delivered rows are kept: an hour where the receiver's standby may lose commits, 0 where it cannot."""

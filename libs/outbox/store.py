@@ -36,7 +36,8 @@ async def claim(
     full = list(full_lanes)
     receivers, raises = [receiver for receiver, _ in full], [lane == RAISE_LANE for _, lane in full]
     handed_over_ms = now_ms - settings.hand_over_ms
-    arguments = (now_ms, handed_over_ms, mark_ms, beyond, settings.page_rows, receivers, raises, everything)
+    due_beyond = beyond + settings.aside_ms
+    arguments = (now_ms, handed_over_ms, mark_ms, beyond, settings.page_rows, receivers, raises, everything, due_beyond)
     return [outgoing(row) for row in await db.fetch(OUTBOX_SQL.claim, *arguments)]
 
 
@@ -47,6 +48,16 @@ async def acknowledge(db: Database, settings: RelaySettings, delivered: Sequence
         await db.fetch(OUTBOX_SQL.keep, ids, [incarnation for _, incarnation in delivered], now_ms)
     else:
         await db.fetch(OUTBOX_SQL.forget, ids)
+
+
+async def put_aside(db: Database, events: Iterable[Outgoing], until_ms: int) -> None:
+    """Leaves rows alone until then."""
+    await db.fetch(OUTBOX_SQL.put_aside, [event.event_id for event in events], until_ms)
+
+
+async def take_back(db: Database, event_ids: Sequence[UUID], until_ms: int) -> list[Outgoing]:
+    """Those of these rows that are still there and free, taken until then."""
+    return [outgoing(row) for row in await db.fetch(OUTBOX_SQL.take_back, list(event_ids), until_ms)]
 
 
 async def bury(db: Database, refused: Sequence[tuple[Outgoing, str]], now_ms: int) -> None:

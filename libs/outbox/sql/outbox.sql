@@ -7,13 +7,13 @@ ON CONFLICT (event_id) DO NOTHING;
 
 -- name: claim
 -- Takes rows that nobody has: due at $1 and committed before $2 (younger ones are in their writer's memory), or, with $8,
--- whoever has them. Marks them taken until $3, by which a pass also knows what it has taken. Rows from beyond $4 were written
--- by a clock that has been set back since. At most $5, none of the lanes ($6 receiver, $7 whether it is the lane of raises)
+-- whoever has them. Marks them taken until $3, by which a pass also knows what it has taken. Rows from beyond $4, or due
+-- beyond $9, were written by a clock that has been set back since. At most $5, none of the lanes ($6 receiver, $7 whether it is the lane of raises)
 -- that have no room. Never waits for another relay.
 WITH taken AS (
     SELECT o.event_id
       FROM outbox AS o
-     WHERE ((o.due_ms <= $1 AND o.created_ms < $2) OR o.due_ms > $4 OR o.created_ms > $4 OR $8::boolean)
+     WHERE ((o.due_ms <= $1 AND o.created_ms < $2) OR o.due_ms > $9 OR o.created_ms > $4 OR $8::boolean)
        AND o.due_ms <> $3
        AND NOT EXISTS (SELECT 1
                          FROM unnest($6::text[], $7::boolean[]) AS f (receiver, raises)
@@ -23,6 +23,35 @@ WITH taken AS (
 )
 UPDATE outbox AS o
    SET due_ms = $3
+  FROM taken
+ WHERE o.event_id = taken.event_id
+RETURNING o.event_id, o.receiver, o.kind, o.key, o.payload;
+
+-- name: put_aside
+-- Leaves rows ($1) alone until $2: their receiver does not want them now. Locked in key order.
+WITH locked AS MATERIALIZED (
+    SELECT o.event_id
+      FROM outbox AS o
+     WHERE o.event_id = ANY ($1::uuid[])
+     ORDER BY o.event_id
+       FOR UPDATE
+)
+UPDATE outbox AS o
+   SET due_ms = $2
+  FROM locked
+ WHERE o.event_id = locked.event_id;
+
+-- name: take_back
+-- Rows that were put aside, to be sent again; taken until $2. Those that another relay has at this moment are left out.
+WITH taken AS (
+    SELECT o.event_id
+      FROM outbox AS o
+     WHERE o.event_id = ANY ($1::uuid[])
+     ORDER BY o.event_id
+       FOR UPDATE SKIP LOCKED
+)
+UPDATE outbox AS o
+   SET due_ms = $2
   FROM taken
  WHERE o.event_id = taken.event_id
 RETURNING o.event_id, o.receiver, o.kind, o.key, o.payload;

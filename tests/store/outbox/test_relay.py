@@ -247,13 +247,13 @@ async def test_several_relays_share_the_table_without_losing_or_holding_up_each_
 async def test_two_sweeps_at_once_take_different_rows(stand: Stand) -> None:
     await stand.commit(*(stand.event(str(n)) for n in range(10)))
     now = stand.clock.now_ms() + 10_000
-    arguments = (now, now, now + 30_000, now + 60_000)
+    arguments, aside = (now, now, now + 30_000, now + 60_000), now + 360_000
     async with stand.db.tx() as one, stand.db.tx() as other:
-        first = await one.fetch(OUTBOX_SQL.claim, *arguments, 6, [], [], False)
-        second = await other.fetch(OUTBOX_SQL.claim, *arguments, 100, [], [], False)
+        first = await one.fetch(OUTBOX_SQL.claim, *arguments, 6, [], [], False, aside)
+        second = await other.fetch(OUTBOX_SQL.claim, *arguments, 100, [], [], False, aside)
     assert (len(first), len(second)) == (6, 4)
     assert {row["event_id"] for row in first}.isdisjoint(row["event_id"] for row in second)
-    assert await stand.db.fetch(OUTBOX_SQL.claim, *arguments, 100, [], [], False) == [], "they have them for a while"
+    assert await stand.db.fetch(OUTBOX_SQL.claim, *arguments, 100, [], [], False, aside) == [], "they have them for a while"
 
 
 async def test_a_claim_outlives_neither_its_time_nor_a_clock_that_was_set_back(stand: Stand) -> None:
@@ -261,9 +261,8 @@ async def test_a_claim_outlives_neither_its_time_nor_a_clock_that_was_set_back(s
 
     async def claim(now: int) -> int:
         nobody: list[str] = []
-        return len(
-            await stand.db.fetch(OUTBOX_SQL.claim, now, now - 2_000, now + 30_000, now + 60_000, 100, nobody, nobody, False)
-        )
+        times = (now, now - 2_000, now + 30_000, now + 60_000)
+        return len(await stand.db.fetch(OUTBOX_SQL.claim, *times, 100, nobody, nobody, False, now + 360_000))
 
     now = stand.clock.now_ms() + 10_000
     assert await claim(now) == 1
