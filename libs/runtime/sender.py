@@ -4,7 +4,8 @@ A raise row holds one gate, step or scope; rows that travel together are merged 
 one by one. Can go wrong: a point that answers fewer items than it was asked; then all of them are sent again.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from uuid import UUID
 
 from runway.internal.fence.v1 import fence_pb2
 from runway.internal.inbox.v1 import inbox_pb2
@@ -48,14 +49,17 @@ class PeerSender:
         return SendResult(response.incarnation, verdicts)
 
 
-async def stuck_outbox(db: Database, before_ms: int, limit: int) -> list[inbox_pb2.StuckItem]:
-    """A service's undelivered events and dead letters, for `ListStuck`."""
+async def stuck_outbox(
+    db: Database, before_ms: int, limit: int, why: Callable[[UUID], str] = lambda _event_id: ""
+) -> list[inbox_pb2.StuckItem]:
+    """A service's undelivered events and dead letters, for `ListStuck`; with what an event waits for, where that was said."""
     items = []
     for kind, rows in (
         ("undelivered_event", await undelivered(db, before_ms, limit)),
         ("dead_letter", await dead_letters(db, limit)),
     ):
         for row in rows:
-            text = f"{row.kind} for {row.receiver}" + (f": {row.reason}" if row.reason else "")
+            reason = row.reason or why(row.event_id)
+            text = f"{row.kind} for {row.receiver}" + (f": {reason}" if reason else "")
             items.append(inbox_pb2.StuckItem(kind=kind, run_id=row.key.bytes, since_ms=row.created_ms, detail=text))
     return items

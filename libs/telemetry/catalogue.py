@@ -72,6 +72,7 @@ STEP_RETRIES = _counter("step_retries_total", "Attempts that follow an ended one
 # Scheduling
 TICKETS_WAITING = _gauge("tickets_waiting", "Ready steps that wait for a worker.", "run_class")
 TICKET_AGE_SECONDS = _gauge("ticket_oldest_seconds", "Age of the oldest ticket.", "run_class")
+TICKETS_TURNED_AWAY = _counter("tickets_turned_away_total", "Tickets not taken now: enough of the tenant's wait.", "tenant")
 GRANTS = _counter("grants_total", "Leases granted, by class.", "run_class")
 LEASES_LIVE = _gauge("leases_live", "Live leases of the shards led here.")
 LEASES_ENDED = _counter("leases_ended_total", "Leases ended, by how.", "end")

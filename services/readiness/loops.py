@@ -1,5 +1,8 @@
 """Readiness' timers: backoffs that passed, old notes, and what does not move."""
 
+from collections.abc import Callable
+from uuid import UUID
+
 from runway.internal.inbox.v1 import inbox_pb2
 
 from libs.pg import Database
@@ -33,16 +36,17 @@ def loops(ports: Ports, house: HouseKeeping, settings: ReadinessSettings) -> lis
 class ReadinessStuck:
     """What of readiness does not move; answers `ListStuck`."""
 
-    def __init__(self, ports: Ports, house: HouseKeeping, db: Database) -> None:
+    def __init__(self, ports: Ports, house: HouseKeeping, db: Database, why: Callable[[UUID], str]) -> None:
         self._ports = ports
         self._house = house
         self._db = db
+        self._why = why
 
     async def list_stuck(self, request: inbox_pb2.ListStuckRequest) -> inbox_pb2.ListStuckResponse:
         """Undelivered events, dead letters, steps that wait for an effect's outcome."""
         now = self._ports.clock.now_ms()
         limit = request.limit or 200
-        items = list(await stuck_outbox(self._db, now - request.older_than_ms, limit))
+        items = list(await stuck_outbox(self._db, now - request.older_than_ms, limit, self._why))
         for run_id, step_key, slots in await self._house.waiting_long(limit):
             text = f"step {step_key} waits for the outcome of {slots}"
             items.append(inbox_pb2.StuckItem(kind="step_waits_for_effect", run_id=run_id.bytes, since_ms=now, detail=text))

@@ -51,7 +51,7 @@ async def compose(host: Host) -> Service:
             ),
         ],
         inbox=lambda raws: consumers.apply(ports, raws),
-        stuck=ReadinessStuck(ports, store, db).list_stuck,
+        stuck=ReadinessStuck(ports, store, db, relay.why).list_stuck,
         loops=[
             Loop("relay", relay.run),
             *loops(ports, store, settings),

@@ -141,6 +141,7 @@ def share_loops(shares: Shares, book: Book, holder: str) -> list[Every | Loop]:
             book.reconsider()
 
     async def tell() -> None:
+        book.room.count_aside((book.parked.values(), book.shelf.tickets.values()))
         if await exchange.run():
             book.reconsider()
 

@@ -5,7 +5,8 @@ NO_LEADER or unreachable; nothing was decided here.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, TypeVar
 
 from google.protobuf.message import Message
@@ -14,8 +15,11 @@ from runway.scheduler.v1 import worker_service_pb2_grpc
 
 from libs.kernel.ids import SHARDS, shard_of, uuid_from_text
 from libs.kernel.refusal import Reason, Refusal
+from libs.rpc.bulkhead import overloaded
 from libs.rpc.identity import current_call
 from libs.rpc.items import item_error
+from libs.rpc.shedding import Pacer
+from libs.telemetry.catalogue import RPC_SHED
 from services.scheduler import translate
 from services.scheduler.app.book import Book
 from services.scheduler.clients.leaders import Leaders
@@ -30,8 +34,36 @@ FORWARD_MS = 5_000
 PAUSE_S = 0.1
 """Between two rounds of a claim that found nothing at once."""
 BEAT_MS = 2_000
+POLLS_AGAIN_PER_S = 100
 Q = TypeVar("Q", bound=Message)
 A = TypeVar("A", bound=Message)
+
+
+class Polls:
+    """How many claims of each worker process wait here."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._waiting: dict[tuple[str, str], int] = {}
+        self._pacer = Pacer(per_s=POLLS_AGAIN_PER_S, least_ms=500)
+
+    @contextmanager
+    def one_more(self, worker: tuple[str, str]) -> Iterator[None]:
+        """Counts a claim while it waits; refuses OVERLOADED beyond the bound."""
+        waiting = self._waiting.get(worker, 0)
+        if waiting >= self._most:
+            RPC_SHED.labels("public", "work", "polls_of_worker").inc()
+            pause_ms = self._pacer.delay_ms(worker[0], int(asyncio.get_running_loop().time() * 1000))
+            raise overloaded(f"worker {worker[1]} has {waiting} claims waiting here", pause_ms, "polls_of_worker", "work")
+        self._waiting[worker] = waiting + 1
+        try:
+            yield
+        finally:
+            left = self._waiting[worker] - 1
+            if left:
+                self._waiting[worker] = left
+            else:
+                del self._waiting[worker]
 
 
 class WorkerServicer(worker_service_pb2_grpc.WorkerServiceServicer):
@@ -43,6 +75,7 @@ class WorkerServicer(worker_service_pb2_grpc.WorkerServiceServicer):
         self._book = book
         self._settings = settings
         self._turn = 0
+        self._polls = Polls(settings.polls_per_worker)
 
     async def ClaimAttempts(self, request: pb.ClaimAttemptsRequest, context: Any) -> pb.ClaimAttemptsResponse:
         """See the contract."""
@@ -55,6 +88,10 @@ class WorkerServicer(worker_service_pb2_grpc.WorkerServiceServicer):
                 remedy="ask for fewer slots in one claim",
             )
         translate.claim(request, who)  # what no leader would take is refused here, to its sender
+        with self._polls.one_more((who.owner, request.worker_id)):
+            return await self._claim(request, who)
+
+    async def _claim(self, request: pb.ClaimAttemptsRequest, who: Asker) -> pb.ClaimAttemptsResponse:
         wait_ms = translate.ms_of(request.wait) if request.HasField("wait") else self._settings.default_wait_ms
         wait_ms = min(max(wait_ms, 0), self._settings.longest_wait_ms)
         ends_s = asyncio.get_running_loop().time() + wait_ms / 1000

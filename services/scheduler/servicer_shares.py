@@ -51,6 +51,7 @@ class ShareServicer(share_service_pb2_grpc.ShareServiceServicer):
             said.migration_permille if said.HasField("migration_permille") else None,
             translate.ms_of(said.half_life) if said.HasField("half_life") else None,
             translate.ms_of(said.entry_penalty) if said.HasField("entry_penalty") else None,
+            said.most_waiting if said.HasField("most_waiting") else None,
         )
         expected = request.expected_version if request.HasField("expected_version") else None
         change = Change(request.actor, request.reason)
@@ -66,6 +67,7 @@ class ShareServicer(share_service_pb2_grpc.ShareServiceServicer):
             request.weight if request.HasField("weight") else None,
             request.most_leases if request.HasField("most_leases") else None,
             request.unbounded,
+            request.most_waiting if request.HasField("most_waiting") else None,
         )
         expected = request.expected_version if request.HasField("expected_version") else None
         change = Change(request.actor, request.reason)
@@ -97,14 +99,17 @@ class ShareServicer(share_service_pb2_grpc.ShareServiceServicer):
         if project:
             share.live_leases = usage.of_project((tenant, project))
             return share
-        used, queue = usage.used(tenant), self._book.ready.queues.get(tenant)
+        used = usage.used(tenant)
+        if stored.part.most_waiting is not None:
+            share.most_waiting = stored.part.most_waiting
         share.weight, share.live_leases, share.average_slots = stored.part.weight, used.running, used.average
-        share.waiting = queue.waiting if queue else 0
+        share.waiting = self._book.room.here(tenant) + usage.waiting_elsewhere(tenant)
         return share
 
 
 def _policy(policy: Policy) -> pb.SharePolicy:
     message = pb.SharePolicy(reserve_permille=policy.reserve_permille, migration_permille=policy.migration_permille)
+    message.most_waiting = policy.most_waiting
     message.half_life.FromMilliseconds(policy.half_life_ms)
     message.entry_penalty.FromMilliseconds(policy.entry_penalty_ms)
     return message

@@ -47,6 +47,8 @@ class SchedulerSettings(RunwaySettings):
     """How long a claim waits that does not say."""
     longest_wait_ms: int = Field(default=30_000, gt=0)
     """Most that a claim waits."""
+    polls_per_worker: int = Field(default=16, gt=0)
+    """Claims of one worker process that may wait at this process; an honest one has one, and another when it drains."""
     max_slots: int = Field(default=1_000, gt=0)
     """Leases that one claim may ask for."""
     claim_limit_bytes: int = Field(default=3 * 1_048_576, gt=0)

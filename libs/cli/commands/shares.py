@@ -21,7 +21,17 @@ def list_shares(form: Form = FORM) -> None:
 
         async with operators(of_shares=True) as ask:
             rows = rows_of((await ask("GetShares", pb.GetSharesRequest())).shares)
-        columns = ["tenant", "project", "weight", "most_leases", "live_leases", "average_slots", "waiting", "version"]
+        columns = [
+            "tenant",
+            "project",
+            "weight",
+            "most_leases",
+            "live_leases",
+            "average_slots",
+            "waiting",
+            "most_waiting",
+            "version",
+        ]
         show_rows([{name: row.get(name) for name in columns} for row in rows], columns, form)
 
     run_async(work)
@@ -33,6 +43,7 @@ def put_share(
     weight: int = typer.Option(None, help="among tenants, from 1; tenants only"),
     most_leases: int = typer.Option(None, help="live leases at most; 0: nothing is granted"),
     unbounded: bool = typer.Option(False, "--unbounded", help="takes the bound away"),
+    most_waiting: int = typer.Option(None, help="tickets that may wait; 0: as many as the policy says; tenants only"),
     expected: int = EXPECTED,
     reason: str = REASON,
     form: Form = FORM,
@@ -43,19 +54,19 @@ def put_share(
         from runway.scheduler.v1 import share_service_pb2 as pb
 
         tenant, _, project = name.partition("/")
-        told: dict[str, Any] = {"reason": reason, "actor": actor(), **_given(weight, most_leases, expected)}
+        told: dict[str, Any] = {"reason": reason, "actor": actor(), **_given(weight, most_leases, most_waiting, expected)}
         request = pb.PutShareRequest(tenant=tenant, project=project, unbounded=unbounded, **told)
         async with operators(of_shares=True) as ask:
             (row,) = rows_of([(await ask("PutShare", request)).share])
         show_one(row, form)
 
-    if weight is None and most_leases is None and not unbounded:
-        wrong_usage("nothing to change: give --weight, --most-leases or --unbounded")
+    if weight is None and most_leases is None and most_waiting is None and not unbounded:
+        wrong_usage("nothing to change: give --weight, --most-leases, --most-waiting or --unbounded")
     run_async(work)
 
 
-def _given(weight: int | None, most_leases: int | None, expected: int | None) -> dict[str, Any]:
-    told = {"weight": weight, "most_leases": most_leases, "expected_version": expected}
+def _given(weight: int | None, most_leases: int | None, most_waiting: int | None, expected: int | None) -> dict[str, Any]:
+    told = {"weight": weight, "most_leases": most_leases, "most_waiting": most_waiting, "expected_version": expected}
     return {name: number for name, number in told.items() if number is not None}
 
 
@@ -65,6 +76,7 @@ def policy(
     migration: int = typer.Option(None, help="thousandths of shared slots that migrations may take while others wait"),
     half_life_s: float = typer.Option(None, help="after so long, half of what a tenant used is forgotten"),
     entry_penalty_s: float = typer.Option(None, help="what a start costs, in seconds of a slot"),
+    most_waiting: int = typer.Option(None, help="tickets of a tenant that may wait, where its share says nothing"),
     expected: int = EXPECTED,
     reason: str = typer.Option("", "--reason", help="why; wanted for a change"),
     form: Form = FORM,
@@ -87,13 +99,15 @@ def policy(
                     request.policy.half_life.FromMilliseconds(round(half_life_s * 1000))
                 if entry_penalty_s is not None:
                     request.policy.entry_penalty.FromMilliseconds(round(entry_penalty_s * 1000))
+                if most_waiting is not None:
+                    request.policy.most_waiting = most_waiting
                 if expected is not None:
                     request.expected_version = expected
                 answer = await ask("PutSharePolicy", request)
         (row,) = rows_of([answer.policy])
         show_one(row | {"version": answer.version}, form)
 
-    changed = any(value is not None for value in (reserve, migration, half_life_s, entry_penalty_s))
+    changed = any(value is not None for value in (reserve, migration, half_life_s, entry_penalty_s, most_waiting))
     if changed and not reason.strip():
         wrong_usage("say why with --reason: it is kept")
     run_async(work)

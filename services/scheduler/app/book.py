@@ -19,6 +19,7 @@ from services.scheduler.app.held import Shelf
 from services.scheduler.app.pace import Paces
 from services.scheduler.app.queue import Ready, ReadyIndex
 from services.scheduler.app.usage import Usage
+from services.scheduler.app.waiting_room import WaitingRoom
 from services.scheduler.domain.expiry import Hold
 from services.scheduler.domain.lease import Lease
 from services.scheduler.domain.lines import Candidate
@@ -118,6 +119,7 @@ class Book:
     on_deposed: Callable[[], None] = lambda: None
     """Campaigns anew."""
     usage: Usage = field(init=False)
+    room: WaitingRoom = field(init=False)
     paces: Paces = field(init=False)
     _successors: "OrderedDict[tuple[bytes, str], tuple[Successor, ...]]" = field(default_factory=OrderedDict)
     _of_run: dict[UUID, set[Key]] = field(default_factory=dict)
@@ -125,6 +127,8 @@ class Book:
 
     def __post_init__(self) -> None:
         self.usage, self.paces = Usage(self.clock), Paces(self.clock)
+        self.room = WaitingRoom(self.ready, self.usage)
+        self.usage.waiting = self.room.report
 
     def successors(self, digest: bytes, step_key: str) -> tuple[Successor, ...] | None:
         """What follows a step of this workflow version by its success alone; None where no ticket of it told."""

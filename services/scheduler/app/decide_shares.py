@@ -61,6 +61,7 @@ class PolicyAsk:
     migration_permille: int | None = None
     half_life_ms: int | None = None
     entry_penalty_ms: int | None = None
+    most_waiting: int | None = None
 
 
 @value(frozen=True, slots=True)
@@ -72,6 +73,8 @@ class PartAsk:
     weight: int | None = None
     most_leases: int | None = None
     unbounded: bool = False
+    most_waiting: int | None = None
+    """0: the policy's."""
 
 
 def _check_version(expected: int | None, standing: int) -> None:
@@ -89,7 +92,7 @@ def next_policy(former: Policy, ask: PolicyAsk) -> Policy:
     """What the policy becomes. Pure."""
     told = {
         name: number
-        for name in ("reserve_permille", "migration_permille", "half_life_ms", "entry_penalty_ms")
+        for name in ("reserve_permille", "migration_permille", "half_life_ms", "entry_penalty_ms", "most_waiting")
         if (number := getattr(ask, name)) is not None
     }
     for name in ("reserve_permille", "migration_permille"):
@@ -99,6 +102,8 @@ def next_policy(former: Policy, ask: PolicyAsk) -> Policy:
         raise invalid_field("half_life", "must be between a second and a day", "choose minutes, as a rule")
     if not 0 <= told.get("entry_penalty_ms", 0) <= 3_600_000:
         raise invalid_field("entry_penalty", "must be between 0 and an hour", "choose about what a short step takes")
+    if told.get("most_waiting", 1) < 1:
+        raise invalid_field("most_waiting", "must be 1 or more", "to stop a tenant, set most_leases to 0")
     return replace(former, **told)
 
 
@@ -109,9 +114,12 @@ def next_part(former: Part, ask: PartAsk) -> Part:
         raise invalid_field("weight", f"must be between 1 and {MOST_WEIGHT}", remedy)
     if ask.most_leases is not None and ask.most_leases < 0:
         raise invalid_field("most_leases", "is negative", "give 0 or more, or take the bound away")
+    if ask.most_waiting is not None and ask.most_waiting < 0:
+        raise invalid_field("most_waiting", "is negative", "give 1 or more; 0 is the policy's bound")
     weight = former.weight if ask.weight is None else ask.weight
     most = former.most_leases if ask.most_leases is None else ask.most_leases
-    return Part(weight, None if ask.unbounded else most)
+    waiting = former.most_waiting if ask.most_waiting is None else ask.most_waiting or None
+    return Part(weight, None if ask.unbounded else most, waiting)
 
 
 def _check_change(change: Change) -> None:
@@ -136,6 +144,9 @@ async def put_part(shares: Shares, ask: PartAsk, change: Change, expected: int |
     _check_change(change)
     if ask.project and ask.weight is not None:
         raise invalid_field("weight", "is a tenant's: projects have bounds only", "leave it out, or leave out the project")
+
+    if ask.project and ask.most_waiting is not None:
+        raise invalid_field("most_waiting", "is a tenant's", "leave it out, or leave out the project")
 
     def decide(former: Part, version: int) -> Part:
         _check_version(expected, version)

@@ -2,8 +2,8 @@
 
 The gate of a run that was not read in this incarnation is read from launch before the transaction, merged and stamped inside
 it. Can go wrong: a late or repeated ticket (a lower or equal sequence changes nothing); a ticket of a closed run (dropped); a
-newer ticket while an attempt still holds the step (not now: it comes again). Where workers wait for nothing else, a ticket is
-granted in the transaction that stores it.
+newer ticket while an attempt still holds the step, or one of a tenant of which enough wait (not now: it comes again). Where
+workers wait for nothing else, a ticket is granted in the transaction that stores it.
 """
 
 from collections.abc import Sequence
@@ -30,9 +30,10 @@ async def enqueue_tickets(ports: Ports, book: Book, tickets: Sequence[Ticket], d
         held = newest.get(ticket.key)
         if ticket.shard in epochs and (held is None or ticket.ticket_sequence > held.ticket_sequence):
             newest[ticket.key] = ticket
-    again: dict[Key, str] = {}
-    if newest:
-        again = await _store(ports, book, list(newest.values()), epochs, desk)
+    known = {key for key in newest if book.knows(key)}
+    away = book.room.turn_away(newest.values(), known)
+    taken = [ticket for ticket in newest.values() if ticket.key not in away]
+    again = away | await _store(ports, book, taken, epochs, desk) if taken else away
     return [NO_LEADER if t.shard not in epochs else again.get(t.key, "") for t in tickets]
 
 

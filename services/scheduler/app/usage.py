@@ -5,7 +5,7 @@ what they last reported. The error of a bound over all leaders is what they gran
 leader that dies with its tenants' past. Who finds its report out of date takes the averages over, once.
 """
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from libs.kernel.clock import Clock
@@ -30,6 +30,8 @@ class Usage:
     """Live leases on shared workers, by class."""
     elsewhere: Mapping[str, Used] = field(default_factory=dict)
     projects_elsewhere: Mapping[Project, int] = field(default_factory=dict)
+    waiting: Callable[[], Mapping[str, int]] = dict
+    """Tickets that wait here, of tenants of which many do."""
     gauges: Gauges = field(init=False)
 
     def __post_init__(self) -> None:
@@ -67,6 +69,11 @@ class Usage:
             average += meter.now(self.clock.monotonic_ms(), self.decided.policy.half_life_ms)
         return Used(running, average)
 
+    def waiting_elsewhere(self, tenant: str) -> int:
+        """Tickets that wait at other leaders, where they are many."""
+        other = self.elsewhere.get(tenant)
+        return other.waiting if other else 0
+
     def of_project(self, name: Project) -> int:
         """Live leases of a project; those of other leaders only where it has a bound."""
         return self.projects.get(name, 0) + self.projects_elsewhere.get(name, 0)
@@ -89,9 +96,14 @@ class Usage:
         """What this process says to the others; who uses nothing and is forgotten is not named."""
         now_ms, half_life_ms = self.clock.monotonic_ms(), self.decided.policy.half_life_ms
         self.meters = {name: meter for name, meter in self.meters.items() if not meter.idle(now_ms, half_life_ms)}
-        tenants = [Report(name, "", m.running, m.now(now_ms, half_life_ms)) for name, m in self.meters.items()]
+        waiting = self.waiting()
+        tenants = [
+            Report(name, "", m.running, m.now(now_ms, half_life_ms), waiting=waiting.get(name, 0))
+            for name, m in self.meters.items()
+        ]
+        tenants += [Report(name, "", 0, 0.0, waiting=many) for name, many in waiting.items() if name not in self.meters]
         bounded = [Report(*name, self.projects[name], 0.0) for name in self.decided.projects if name in self.projects]
-        return sorted([*tenants, *bounded], key=lambda r: (r.running, r.average), reverse=True)[:ROWS_MOST]
+        return sorted([*tenants, *bounded], key=lambda r: (r.running, r.average, r.waiting), reverse=True)[:ROWS_MOST]
 
     def hear(self, reports: Iterable[Report]) -> None:
         """What the others say, all of them, now."""
@@ -103,7 +115,9 @@ class Usage:
                 projects[name] = projects.get(name, 0) + said.running
             else:
                 known = tenants.get(said.tenant) or Used()
-                tenants[said.tenant] = Used(known.running + said.running, known.average + said.average)
+                tenants[said.tenant] = Used(
+                    known.running + said.running, known.average + said.average, known.waiting + said.waiting
+                )
         self.elsewhere, self.projects_elsewhere = tenants, projects
 
     def inherit(self, reports: Iterable[Report]) -> None:

@@ -35,6 +35,8 @@ class Policy:
     """After so long, half of what a tenant used is forgotten."""
     entry_penalty_ms: int = 1_000
     """What a start costs, in slot-milliseconds, whatever the step takes."""
+    most_waiting: int = 250_000
+    """Tickets of a tenant that may wait, where its part says nothing."""
 
 
 @value(frozen=True, slots=True)
@@ -44,6 +46,8 @@ class Part:
     weight: int = DEFAULT_WEIGHT
     most_leases: int | None = None
     """Live leases at most; None: no bound. 0: nothing is granted."""
+    most_waiting: int | None = None
+    """Tickets that may wait; None: the policy's bound."""
 
 
 @value(frozen=True, slots=True)
@@ -52,6 +56,7 @@ class Used:
 
     running: int = 0
     average: float = 0.0
+    waiting: int = 0
 
 
 @value(frozen=True, slots=True)
@@ -66,6 +71,8 @@ class Report:
     """The process that says it."""
     beat: int = 0
     """Rises with each of its reports."""
+    waiting: int = 0
+    """Tickets that wait there, where they are many."""
 
 
 @value(frozen=True, slots=True)
@@ -76,6 +83,11 @@ class Decided:
     policy: Policy
     parts: Mapping[str, Part]
     projects: Mapping[Project, Part]
+
+    def most_waiting(self, tenant: str) -> int:
+        """Tickets of a tenant that may wait."""
+        part = self.parts.get(tenant)
+        return self.policy.most_waiting if part is None or part.most_waiting is None else part.most_waiting
 
 
 @value(frozen=True, slots=True)

@@ -52,7 +52,13 @@ class ShareStore:
             row = (await tx.fetch(_Q.lock_policy))[0]
             former = _policy(row)
             policy = decide(former, row["version"])
-            columns = policy.reserve_permille, policy.migration_permille, policy.half_life_ms, policy.entry_penalty_ms
+            columns = (
+                policy.reserve_permille,
+                policy.migration_permille,
+                policy.half_life_ms,
+                policy.entry_penalty_ms,
+                policy.most_waiting,
+            )
             version = int((await tx.fetch(_Q.put_policy, *columns))[0]["version"])
             await _note(tx, version, "", "", asdict(former), asdict(policy), change, now_ms)
             return policy, version
@@ -69,7 +75,7 @@ class ShareStore:
             found = await tx.fetch(_Q.read_part, tenant, project)
             former, standing = (_part(found[0]), found[0]["version"]) if found else (Part(), 0)
             part = decide(former, standing)
-            stored = await tx.fetch(_Q.put_part, tenant, project, part.weight, part.most_leases, now_ms)
+            stored = await tx.fetch(_Q.put_part, tenant, project, part.weight, part.most_leases, now_ms, part.most_waiting)
             version = int(stored[0]["version"])
             await _note(tx, version, tenant, project, asdict(former), asdict(part), change, now_ms)
             return StoredPart(tenant, project, part, version, now_ms)
@@ -87,7 +93,7 @@ class ShareStore:
                 [[r.tenant for r in mine], [r.project for r in mine]],
                 [[r.running for r in mine], [r.average for r in mine]],
             )
-            await self._db.fetch(_Q.put_use, holder, *names, *numbers, beat)
+            await self._db.fetch(_Q.put_use, holder, *names, *numbers, beat, [r.waiting for r in mine])
         return [_report(row) for row in await self._db.fetch(_Q.read_use, holder)]
 
     async def inherit(self, silent: Mapping[str, int]) -> list[Report]:
@@ -111,12 +117,14 @@ async def _note(
 
 
 def _policy(row: asyncpg.Record) -> Policy:
-    return Policy(row["reserve_permille"], row["migration_permille"], row["half_life_ms"], row["entry_penalty_ms"])
+    return Policy(
+        row["reserve_permille"], row["migration_permille"], row["half_life_ms"], row["entry_penalty_ms"], row["most_waiting"]
+    )
 
 
 def _part(row: asyncpg.Record) -> Part:
-    return Part(row["weight"], row["most_leases"])
+    return Part(row["weight"], row["most_leases"], row["most_waiting"])
 
 
 def _report(row: asyncpg.Record) -> Report:
-    return Report(row["tenant"], row["project"], row["running"], row["average"], row["holder"], row["beat"])
+    return Report(row["tenant"], row["project"], row["running"], row["average"], row["holder"], row["beat"], row["waiting"])

@@ -2,32 +2,34 @@
 
 -- name: read_policy
 -- What holds for the installation, and the version of everything about shares.
-SELECT version, reserve_permille, migration_permille, half_life_ms, entry_penalty_ms FROM share_policy;
+SELECT version, reserve_permille, migration_permille, half_life_ms, entry_penalty_ms, most_waiting FROM share_policy;
 
 -- name: read_parts
 -- Every tenant's part, and every project's bound.
-SELECT tenant, project, weight, most_leases, version, changed_ms FROM share ORDER BY tenant, project;
+SELECT tenant, project, weight, most_leases, most_waiting, version, changed_ms FROM share ORDER BY tenant, project;
 
 -- name: lock_policy
 -- Changes of shares happen one after another: each has a version of its own.
-SELECT version, reserve_permille, migration_permille, half_life_ms, entry_penalty_ms FROM share_policy FOR NO KEY UPDATE;
+SELECT version, reserve_permille, migration_permille, half_life_ms, entry_penalty_ms, most_waiting FROM share_policy FOR NO KEY UPDATE;
 
 -- name: read_part
 -- One part as it is.
-SELECT weight, most_leases, version, changed_ms FROM share WHERE tenant = $1 AND project = $2;
+SELECT weight, most_leases, most_waiting, version, changed_ms FROM share WHERE tenant = $1 AND project = $2;
 
 -- name: put_policy
 -- The next policy, and the next version.
-UPDATE share_policy SET version = version + 1, reserve_permille = $1, migration_permille = $2, half_life_ms = $3, entry_penalty_ms = $4
+UPDATE share_policy SET version = version + 1, reserve_permille = $1, migration_permille = $2, half_life_ms = $3,
+       entry_penalty_ms = $4, most_waiting = $5
 RETURNING version;
 
 -- name: put_part
 -- A part, under the next version.
 WITH next AS (UPDATE share_policy SET version = version + 1 RETURNING version)
-INSERT INTO share AS s (tenant, project, weight, most_leases, version, changed_ms)
-SELECT $1, $2, $3, $4, next.version, $5 FROM next
+INSERT INTO share AS s (tenant, project, weight, most_leases, most_waiting, version, changed_ms)
+SELECT $1, $2, $3, $4, $6, next.version, $5 FROM next
 ON CONFLICT (tenant, project) DO UPDATE
-   SET weight = excluded.weight, most_leases = excluded.most_leases, version = excluded.version, changed_ms = excluded.changed_ms
+   SET weight = excluded.weight, most_leases = excluded.most_leases, most_waiting = excluded.most_waiting,
+       version = excluded.version, changed_ms = excluded.changed_ms
 RETURNING version;
 
 -- name: note_change
@@ -40,18 +42,20 @@ SELECT version, tenant, project, at_ms, actor, reason, former, became FROM share
 
 -- name: put_use
 -- What this process sees, all of it: what is not named any more goes.
-WITH said AS (SELECT * FROM unnest($2::text[], $3::text[], $4::integer[], $5::double precision[]) AS u(tenant, project, running, average)),
+WITH said AS (SELECT * FROM unnest($2::text[], $3::text[], $4::integer[], $5::double precision[], $7::integer[])
+                  AS u(tenant, project, running, average, waiting)),
 gone AS (DELETE FROM share_use AS o WHERE o.holder = $1 AND NOT EXISTS (
     SELECT 1 FROM said WHERE said.tenant = o.tenant AND said.project = o.project))
-INSERT INTO share_use (holder, tenant, project, running, average, beat)
-SELECT $1, tenant, project, running, average, $6 FROM said ORDER BY tenant, project
-ON CONFLICT (holder, tenant, project) DO UPDATE SET running = excluded.running, average = excluded.average, beat = excluded.beat;
+INSERT INTO share_use (holder, tenant, project, running, average, beat, waiting)
+SELECT $1, tenant, project, running, average, $6, waiting FROM said ORDER BY tenant, project
+ON CONFLICT (holder, tenant, project) DO UPDATE SET running = excluded.running, average = excluded.average, beat = excluded.beat,
+       waiting = excluded.waiting;
 
 -- name: read_use
 -- What the other processes said last.
-SELECT holder, tenant, project, running, average, beat FROM share_use WHERE holder <> $1;
+SELECT holder, tenant, project, running, average, beat, waiting FROM share_use WHERE holder <> $1;
 
 -- name: inherit_use
 -- What processes said that are silent since this beat: whoever deletes it takes it over.
 DELETE FROM share_use AS o USING unnest($1::text[], $2::bigint[]) AS s(holder, beat) WHERE o.holder = s.holder AND o.beat = s.beat
-RETURNING o.holder, o.tenant, o.project, o.running, o.average, o.beat;
+RETURNING o.holder, o.tenant, o.project, o.running, o.average, o.beat, 0 AS waiting;

@@ -30,10 +30,15 @@ class SharePolicy(google.protobuf.message.Message):
     MIGRATION_PERMILLE_FIELD_NUMBER: builtins.int
     HALF_LIFE_FIELD_NUMBER: builtins.int
     ENTRY_PENALTY_FIELD_NUMBER: builtins.int
+    MOST_WAITING_FIELD_NUMBER: builtins.int
     reserve_permille: builtins.int
     """Of shared capacity, what only interactive runs may take, in thousandths."""
     migration_permille: builtins.int
     """Of shared capacity, what migrations may take while others wait, in thousandths. They borrow what is idle."""
+    most_waiting: builtins.int
+    """Tickets of a tenant that may wait, where its share says nothing; of interactive and resumed runs twice as many. What is over it waits
+    where it comes from, and is not lost.
+    """
     @property
     def half_life(self) -> google.protobuf.duration_pb2.Duration:
         """After so long, half of what a tenant used is forgotten. A second to a day."""
@@ -49,17 +54,22 @@ class SharePolicy(google.protobuf.message.Message):
         migration_permille: builtins.int | None = ...,
         half_life: google.protobuf.duration_pb2.Duration | None = ...,
         entry_penalty: google.protobuf.duration_pb2.Duration | None = ...,
+        most_waiting: builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: typing_extensions.TypeAlias = typing.Literal["_migration_permille", b"_migration_permille", "_reserve_permille", b"_reserve_permille", "entry_penalty", b"entry_penalty", "half_life", b"half_life", "migration_permille", b"migration_permille", "reserve_permille", b"reserve_permille"]
+    _HasFieldArgType: typing_extensions.TypeAlias = typing.Literal["_migration_permille", b"_migration_permille", "_most_waiting", b"_most_waiting", "_reserve_permille", b"_reserve_permille", "entry_penalty", b"entry_penalty", "half_life", b"half_life", "migration_permille", b"migration_permille", "most_waiting", b"most_waiting", "reserve_permille", b"reserve_permille"]
     def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
-    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["_migration_permille", b"_migration_permille", "_reserve_permille", b"_reserve_permille", "entry_penalty", b"entry_penalty", "half_life", b"half_life", "migration_permille", b"migration_permille", "reserve_permille", b"reserve_permille"]
+    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["_migration_permille", b"_migration_permille", "_most_waiting", b"_most_waiting", "_reserve_permille", b"_reserve_permille", "entry_penalty", b"entry_penalty", "half_life", b"half_life", "migration_permille", b"migration_permille", "most_waiting", b"most_waiting", "reserve_permille", b"reserve_permille"]
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__migration_permille: typing_extensions.TypeAlias = typing.Literal["migration_permille"]
     _WhichOneofArgType__migration_permille: typing_extensions.TypeAlias = typing.Literal["_migration_permille", b"_migration_permille"]
+    _WhichOneofReturnType__most_waiting: typing_extensions.TypeAlias = typing.Literal["most_waiting"]
+    _WhichOneofArgType__most_waiting: typing_extensions.TypeAlias = typing.Literal["_most_waiting", b"_most_waiting"]
     _WhichOneofReturnType__reserve_permille: typing_extensions.TypeAlias = typing.Literal["reserve_permille"]
     _WhichOneofArgType__reserve_permille: typing_extensions.TypeAlias = typing.Literal["_reserve_permille", b"_reserve_permille"]
     @typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__migration_permille) -> _WhichOneofReturnType__migration_permille | None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__most_waiting) -> _WhichOneofReturnType__most_waiting | None: ...
     @typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__reserve_permille) -> _WhichOneofReturnType__reserve_permille | None: ...
 
@@ -80,6 +90,7 @@ class Share(google.protobuf.message.Message):
     LIVE_LEASES_FIELD_NUMBER: builtins.int
     AVERAGE_SLOTS_FIELD_NUMBER: builtins.int
     WAITING_FIELD_NUMBER: builtins.int
+    MOST_WAITING_FIELD_NUMBER: builtins.int
     tenant: builtins.str
     """The tenant."""
     project: builtins.str
@@ -95,7 +106,9 @@ class Share(google.protobuf.message.Message):
     average_slots: builtins.float
     """Slots held on average over the half-life."""
     waiting: builtins.int
-    """Tickets that wait at this process."""
+    """Tickets that wait: at this process, and at the others as it last heard."""
+    most_waiting: builtins.int
+    """Tickets that may wait; unset: the policy's bound. Tenants only."""
     @property
     def changed_at(self) -> google.protobuf.timestamp_pb2.Timestamp:
         """When it was changed."""
@@ -112,14 +125,20 @@ class Share(google.protobuf.message.Message):
         live_leases: builtins.int = ...,
         average_slots: builtins.float = ...,
         waiting: builtins.int = ...,
+        most_waiting: builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: typing_extensions.TypeAlias = typing.Literal["_most_leases", b"_most_leases", "changed_at", b"changed_at", "most_leases", b"most_leases"]
+    _HasFieldArgType: typing_extensions.TypeAlias = typing.Literal["_most_leases", b"_most_leases", "_most_waiting", b"_most_waiting", "changed_at", b"changed_at", "most_leases", b"most_leases", "most_waiting", b"most_waiting"]
     def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
-    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["_most_leases", b"_most_leases", "average_slots", b"average_slots", "changed_at", b"changed_at", "live_leases", b"live_leases", "most_leases", b"most_leases", "project", b"project", "tenant", b"tenant", "version", b"version", "waiting", b"waiting", "weight", b"weight"]
+    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["_most_leases", b"_most_leases", "_most_waiting", b"_most_waiting", "average_slots", b"average_slots", "changed_at", b"changed_at", "live_leases", b"live_leases", "most_leases", b"most_leases", "most_waiting", b"most_waiting", "project", b"project", "tenant", b"tenant", "version", b"version", "waiting", b"waiting", "weight", b"weight"]
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__most_leases: typing_extensions.TypeAlias = typing.Literal["most_leases"]
     _WhichOneofArgType__most_leases: typing_extensions.TypeAlias = typing.Literal["_most_leases", b"_most_leases"]
+    _WhichOneofReturnType__most_waiting: typing_extensions.TypeAlias = typing.Literal["most_waiting"]
+    _WhichOneofArgType__most_waiting: typing_extensions.TypeAlias = typing.Literal["_most_waiting", b"_most_waiting"]
+    @typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__most_leases) -> _WhichOneofReturnType__most_leases | None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__most_waiting) -> _WhichOneofReturnType__most_waiting | None: ...
 
 Global___Share: typing_extensions.TypeAlias = Share
 
@@ -247,6 +266,7 @@ class PutShareRequest(google.protobuf.message.Message):
     EXPECTED_VERSION_FIELD_NUMBER: builtins.int
     ACTOR_FIELD_NUMBER: builtins.int
     REASON_FIELD_NUMBER: builtins.int
+    MOST_WAITING_FIELD_NUMBER: builtins.int
     tenant: builtins.str
     """The tenant."""
     project: builtins.str
@@ -263,6 +283,8 @@ class PutShareRequest(google.protobuf.message.Message):
     """Who changes it."""
     reason: builtins.str
     """Why."""
+    most_waiting: builtins.int
+    """Tickets that may wait; 0: the policy's bound. Tenants only."""
     def __init__(
         self,
         *,
@@ -274,21 +296,26 @@ class PutShareRequest(google.protobuf.message.Message):
         expected_version: builtins.int | None = ...,
         actor: builtins.str = ...,
         reason: builtins.str = ...,
+        most_waiting: builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: typing_extensions.TypeAlias = typing.Literal["_expected_version", b"_expected_version", "_most_leases", b"_most_leases", "_weight", b"_weight", "expected_version", b"expected_version", "most_leases", b"most_leases", "weight", b"weight"]
+    _HasFieldArgType: typing_extensions.TypeAlias = typing.Literal["_expected_version", b"_expected_version", "_most_leases", b"_most_leases", "_most_waiting", b"_most_waiting", "_weight", b"_weight", "expected_version", b"expected_version", "most_leases", b"most_leases", "most_waiting", b"most_waiting", "weight", b"weight"]
     def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
-    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["_expected_version", b"_expected_version", "_most_leases", b"_most_leases", "_weight", b"_weight", "actor", b"actor", "expected_version", b"expected_version", "most_leases", b"most_leases", "project", b"project", "reason", b"reason", "tenant", b"tenant", "unbounded", b"unbounded", "weight", b"weight"]
+    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["_expected_version", b"_expected_version", "_most_leases", b"_most_leases", "_most_waiting", b"_most_waiting", "_weight", b"_weight", "actor", b"actor", "expected_version", b"expected_version", "most_leases", b"most_leases", "most_waiting", b"most_waiting", "project", b"project", "reason", b"reason", "tenant", b"tenant", "unbounded", b"unbounded", "weight", b"weight"]
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__expected_version: typing_extensions.TypeAlias = typing.Literal["expected_version"]
     _WhichOneofArgType__expected_version: typing_extensions.TypeAlias = typing.Literal["_expected_version", b"_expected_version"]
     _WhichOneofReturnType__most_leases: typing_extensions.TypeAlias = typing.Literal["most_leases"]
     _WhichOneofArgType__most_leases: typing_extensions.TypeAlias = typing.Literal["_most_leases", b"_most_leases"]
+    _WhichOneofReturnType__most_waiting: typing_extensions.TypeAlias = typing.Literal["most_waiting"]
+    _WhichOneofArgType__most_waiting: typing_extensions.TypeAlias = typing.Literal["_most_waiting", b"_most_waiting"]
     _WhichOneofReturnType__weight: typing_extensions.TypeAlias = typing.Literal["weight"]
     _WhichOneofArgType__weight: typing_extensions.TypeAlias = typing.Literal["_weight", b"_weight"]
     @typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__expected_version) -> _WhichOneofReturnType__expected_version | None: ...
     @typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__most_leases) -> _WhichOneofReturnType__most_leases | None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__most_waiting) -> _WhichOneofReturnType__most_waiting | None: ...
     @typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__weight) -> _WhichOneofReturnType__weight | None: ...
 
