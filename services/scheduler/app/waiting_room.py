@@ -1,9 +1,9 @@
-"""How many tickets of a tenant may wait, over all leaders: what is over it is not taken now, and waits, unlost, in the outbox it
-comes from, where it keeps nobody else's tickets out.
+"""How many tickets of a tenant may wait, over all leaders: what is over it is not taken now, and waits, unlost, in the outbox
+it comes from, where it keeps nobody else's tickets out.
 
-Authoritative for nothing: the bound is a row, what waits is counted from memory, and the part that other leaders have is what they
-last reported. Tickets of interactive and resumed runs are taken up to twice the bound, so that a tenant's own flood does not shut
-out its people. Can go wrong: a bound that keeps out what is here already. A step that is known is never turned away.
+Authoritative for nothing: the bound is a row, what waits is counted from memory, and the part that other leaders have is what
+they last reported. Tickets of interactive and resumed runs are taken up to twice the bound, so that a tenant's own flood does
+not shut out its people. Can go wrong: a bound that keeps out what is here already. A step that is known is never turned away.
 """
 
 from collections.abc import Collection, Iterable, Mapping
