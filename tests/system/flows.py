@@ -100,3 +100,20 @@ async def resumes(ctx: Context, run: str) -> Progress:
 
 
 resuming = workflow("resuming", steps=[resumes])
+
+
+class Stay(BaseModel):
+    stays: bool
+
+
+@step(lease_ttl=timedelta(seconds=6))
+async def endure(run: Stay) -> int:
+    """Stays alive until it is cancelled, or is done at once."""
+    import asyncio
+
+    if run.stays:
+        await asyncio.Event().wait()
+    return 1
+
+
+enduring = workflow("enduring", steps=[endure], input=Stay)
