@@ -71,14 +71,18 @@ class Bulkhead:
         if rank is Criticality.VITAL:
             return FREE
         self.port.weigh(self._lag_ms(), self._now_ms())
-        if lasting:
-            self._check_lasting(rank, tenant, method)
-        if not self.port.begin(rank):
-            await self._wait(rank, tenant)
-        if not lasting:
+        seat = self._last(rank, tenant, method) if lasting else None
+        try:
+            if not self.port.begin(rank):
+                await self._wait(rank, tenant)
+        except BaseException:
+            if seat is not None:
+                seat.leave()
+            raise
+        if seat is None:
             return Seat(self._leaving[rank])
         self._leaving[rank]()
-        return self._last(rank, tenant, method)
+        return seat
 
     def _leaver(self, rank: Criticality) -> Callable[[], None]:
         def leave() -> None:
@@ -88,14 +92,12 @@ class Bulkhead:
 
         return leave
 
-    def _check_lasting(self, rank: Criticality, tenant: str, method: str) -> None:
+    def _last(self, rank: Criticality, tenant: str, method: str) -> Seat:
+        """Counts a lasting call, from before it stands in line."""
         if self._lasting.get((tenant, method), 0) >= self._strength.lasting_per_tenant:
             raise self._refusal(
                 rank, tenant, "lasting_calls", f"the tenant has {self._strength.lasting_per_tenant} such calls waiting here"
             )
-
-    def _last(self, rank: Criticality, tenant: str, method: str) -> Seat:
-        self._check_lasting(rank, tenant, method)  # again: others may have come while this one stood in line
         key = (tenant, method)
         self._lasting[key] = self._lasting.get(key, 0) + 1
         gauge = self._lasting_gauges.get(method)

@@ -25,6 +25,9 @@ from libs.rpc.health import HealthBoard
 from libs.rpc.policy import Access, read_policies
 
 PORTS = {"public": policy_pb2.PORT_PUBLIC, "control": policy_pb2.PORT_CONTROL, "leaf": policy_pb2.PORT_LEAF}
+_PENDING = 50_000
+"""Calls that gRPC keeps until we look at them; beyond it they are cancelled without a word. A burst of thousands is ours to
+refuse, with a time to come again."""
 _BACKSTOP = 4
 """gRPC's own size limit is this many times ours: what lies between is refused by us, with a type."""
 
@@ -140,6 +143,8 @@ def _options(limits: Limits) -> list[tuple[str, int]]:
         ("grpc.max_metadata_size", limits.metadata_bytes * _BACKSTOP),
         ("grpc.absolute_max_metadata_size", limits.metadata_bytes * _BACKSTOP),
         ("grpc.so_reuseport", 0),
+        ("grpc.server.max_pending_requests", _PENDING),
+        ("grpc.server.max_pending_requests_hard_limit", 2 * _PENDING),
         ("grpc.keepalive_time_ms", 30_000),
         ("grpc.keepalive_timeout_ms", 10_000),
         ("grpc.http2.ping_timeout_ms", 10_000),

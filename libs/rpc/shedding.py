@@ -4,7 +4,8 @@ no chance. Time and the event loop's lag are parameters; `bulkhead.py` holds the
 A port has places. The greater criticality starts first; within one, tenants take turns. Lesser calls may fill only a part of
 the places, so that one that matters more finds one free at once. What waits is bounded in number and in time: once a line has
 stood for a while, patience is short (controlled delay), and bulk loses it first. Over the bound, the oldest bulk call of the
-tenant with the most is shed: its caller has most likely given up. Of the rest, the latest: who waits keeps the place.
+tenant with the most is shed: its caller has most likely given up. Of the rest, the latest: who waits keeps the place. A tenant
+that is more than half of the line pays for it with its own calls, or it would push others' bulk out with what it calls urgent.
 
 Can go wrong: shedding a person's call while bulk work waits, or starting one whose client has gone. Criticality is given by
 the caller of this file, who takes it from records and never from the request.
@@ -27,7 +28,9 @@ class Criticality(IntEnum):
 RANKS = (Criticality.WORK, Criticality.INTERACTIVE, Criticality.BULK)
 """In the order in which they start."""
 SHARE = {Criticality.WORK: 1.0, Criticality.INTERACTIVE: 0.75, Criticality.BULK: 0.5}
-"""How much of the places calls of this and lesser criticality may fill together."""
+"""How much of the places calls of this and lesser criticality may fill together …"""
+OWN = {Criticality.WORK: 1.0, Criticality.INTERACTIVE: 0.625, Criticality.BULK: 0.5}
+"""… and how much those of one alone, so that something is left for the lesser."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +46,9 @@ class Bounds:
     """… and once it has stood for `standing_ms`."""
     standing_ms: int = 500
     lag_ms: int = 100
-    """An event loop that is later than this, twice in a row, has too many calls under way."""
+    """An event loop that is later than this, twice in a row, has too much of our work …"""
+    busy: int = 25
+    """… if so many calls began since the former look: else something else makes it late."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +67,7 @@ class Line:
     def __init__(self) -> None:
         self._ranks: dict[Criticality, OrderedDict[int, Waiting]] = {rank: OrderedDict() for rank in RANKS}
         self._tenants: dict[Criticality, OrderedDict[str, OrderedDict[int, Waiting]]] = {rank: OrderedDict() for rank in RANKS}
+        self._of: dict[str, int] = {}
         self._length = 0
 
     def __len__(self) -> int:
@@ -75,6 +81,7 @@ class Line:
         """To the end."""
         self._ranks[call.criticality][call.number] = call
         self._tenants[call.criticality].setdefault(call.tenant, OrderedDict())[call.number] = call
+        self._of[call.tenant] = self._of.get(call.tenant, 0) + 1
         self._length += 1
 
     def remove(self, call: Waiting) -> bool:
@@ -85,6 +92,9 @@ class Line:
         del tenants[call.tenant][call.number]
         if not tenants[call.tenant]:
             del tenants[call.tenant]
+        self._of[call.tenant] -= 1
+        if not self._of[call.tenant]:
+            del self._of[call.tenant]
         self._length -= 1
         return True
 
@@ -101,10 +111,12 @@ class Line:
 
     def excess(self) -> Waiting | None:
         """Takes out the call that can best be spared."""
+        largest = max(self._of, key=self._of.__getitem__, default="")
+        greedy = self._of.get(largest, 0) * 2 > self._length
         for rank in reversed(RANKS):
             tenants = self._tenants[rank]
-            if tenants:
-                calls = max(tenants.values(), key=len)
+            if largest in tenants if greedy else tenants:
+                calls = tenants[largest] if greedy else max(tenants.values(), key=len)
                 call = next(iter(calls.values()) if rank is Criticality.BULK else reversed(calls.values()))
                 self.remove(call)
                 return call
@@ -130,11 +142,13 @@ class Port:
         self._empty_ms = 0
         self._weighed_ms = 0
         self._lag_ms = 0.0
+        self._begun = 0
 
     def begin(self, rank: Criticality) -> bool:
         """Takes a place where one is free for it and nobody of its kind waits."""
         if self.line.waiting(rank) or not self._free(rank):
             return False
+        self._begun += 1
         self.under_way[rank] += 1
         return True
 
@@ -154,6 +168,7 @@ class Port:
             if self.line.waiting(rank) and self._free(rank):
                 call = self.line.next(rank)
                 if call is not None:
+                    self._begun += 1
                     self.under_way[rank] += 1
                     return call
         return None
@@ -174,15 +189,18 @@ class Port:
         """Fewer places while the event loop is late with what it has, more again while it is not; a step every 250 ms."""
         if now_ms - self._weighed_ms < 250:
             return
-        least_lag_ms, self._lag_ms, self._weighed_ms = min(lag_ms, self._lag_ms), lag_ms, now_ms
+        least_lag_ms, begun = min(lag_ms, self._lag_ms), self._begun
+        self._lag_ms, self._weighed_ms, self._begun = lag_ms, now_ms, 0
         if least_lag_ms > self.bounds.lag_ms:
-            if sum(self.under_way.values()) * 2 >= self.places:  # else it is not our calls that make it late
+            if begun >= self.bounds.busy:
                 self.places = max(self.bounds.least_places, self.places * 7 // 10)
         elif self.places < self.bounds.places:
             self.places = min(self.bounds.places, self.places + 16)
 
     def _free(self, rank: Criticality) -> bool:
         """Whether a call of this kind may take a place: of its own part, and of those of everything greater."""
+        if self.under_way[rank] >= self.places * OWN[rank]:
+            return False
         taken = 0
         for lesser in reversed(RANKS):
             taken += self.under_way[lesser]

@@ -52,9 +52,11 @@ class Polls:
         """Counts a claim while it waits; refuses OVERLOADED beyond the bound."""
         waiting = self._waiting.get(worker, 0)
         if waiting >= self._most:
-            RPC_SHED.labels("public", "work", "polls_of_worker").inc()
+            RPC_SHED.labels("public", "interactive", "polls_of_worker").inc()
             pause_ms = self._pacer.delay_ms(worker[0], int(asyncio.get_running_loop().time() * 1000))
-            raise overloaded(f"worker {worker[1]} has {waiting} claims waiting here", pause_ms, "polls_of_worker", "work")
+            raise overloaded(
+                f"worker {worker[1]} has {waiting} claims waiting here", pause_ms, "polls_of_worker", "interactive"
+            )
         self._waiting[worker] = waiting + 1
         try:
             yield

@@ -4,6 +4,7 @@
 steps alone and compares with the committed ranges. `python -m tests.bench day RUNS [RETENTION_S]` is the seeds' day, or a share.
 `python -m tests.bench steady MINUTES RUNS_PER_S` is steady load; its exit status is 1 where memory grew.
 `python -m tests.bench planning` is what a claim cycle costs over long queues.
+`python -m tests.bench overload` is what one tenant's flood costs the heartbeats and cancels of others.
 Figures of one run are comparable with each other, not with those of another machine or hour: that is what ratios are for.
 """
 
@@ -19,7 +20,7 @@ import time
 from typing import Any
 
 from libs.embedded import running_url
-from tests.bench import check, day, growth, measures, planning, startup, steady
+from tests.bench import check, day, growth, measures, overload, planning, startup, steady
 from tests.bench.bench_stack import FOLDER, Bench, say, started, write_json
 from tests.bench.peers import environments as peers
 
@@ -115,6 +116,8 @@ async def everything() -> dict[str, Any]:
         whole["heartbeats"] = await measures.heartbeats(bench, SHAPES["fleet"], SHAPES["fleet_seconds"])
     async with started("hurried") as bench:
         whole["heartbeats_tenfold"] = await measures.heartbeats(bench, SHAPES["fleet"], 30, "hurried", 6.0)
+    say("a flood")
+    whole["overload"] = await overload.overload()
     whole["queue"] = await growth.queue(tuple(SHAPES["queue"]), 5_000)
     whole["schedulers"] = await growth.schedulers(tuple(SHAPES["schedulers"]), SHAPES["runs"], SHAPES["steps_per_run"])
     say("a twentieth of the day")
@@ -190,6 +193,7 @@ def table(whole: dict[str, Any]) -> None:
             "ten times that",
             {key: whole["heartbeats_tenfold"][key] for key in ("per_s", "false_expiries", "cpu_share", "p99_ms")},
         ),
+        ("one tenant floods", {key: whole["overload"][key] for key in ("calm", "flooded", "false_expiries", "shed")}),
         ("ratios", whole["ratio"]),
     ):
         print(f"{title:34}{value}")
@@ -216,6 +220,11 @@ def main(arguments: list[str]) -> int:
     if arguments[:1] == ["planning"]:
         print(planning.planning())
         return 0
+    if arguments[:1] == ["overload"]:
+        flood = asyncio.run(overload.overload())
+        write_json(FOLDER / "overload.json", flood)
+        print(json.dumps(flood, indent=2))
+        return 1 if flood["false_expiries"] else 0
     if arguments[:1] == ["steady"]:
         minutes, runs_per_s = float(arguments[1]), int(arguments[2])
         found = asyncio.run(steady.steady(minutes, runs_per_s))

@@ -49,6 +49,8 @@ class Flood:
             except grpc.aio.AioRpcError as error:
                 refused = error_of(error)
                 self.counts[f"{kind} {refused.reason}"] += 1
+                if refused.reason != "OVERLOADED":
+                    self.counts[f"{kind}: {refused.message[:200]}"] += 1
                 if refused.reason == "OVERLOADED":
                     self.counts[f"shed as {refused.detail.get('criticality')} for {refused.detail.get('bound')}"] += 1
                     self.counts["shed without a delay"] += refused.retry_after_ms <= 0

@@ -256,7 +256,7 @@ class Worker:
 
     async def _complete(self, request: pb.CompleteAttemptsRequest) -> pb.CompleteAttemptsResponse:
         assert self._connection is not None
-        return await self._connection.call(self._stub.CompleteAttempts, request)
+        return await self._connection.call(self._control.CompleteAttempts, request)
 
     async def _renew(self, holder: LeaseHolder, refused_epoch: int) -> None:
         assert self._connection is not None

@@ -65,5 +65,5 @@ class WaitingRoom:
 
 
 def full(tenant: str, bound: int) -> str:
-    """Why a ticket must come again: the same words for all of a tenant, so that its sender knows that they wait for one thing."""
+    """Why a ticket must come again: the same words for all of a tenant, by which its sender takes them together."""
     return f"tenant {tenant} has {bound} tickets waiting, as many as it may (`runway share put --most-waiting`)"

@@ -261,7 +261,7 @@ async def test_what_a_call_counts_as_comes_from_records_alone() -> None:
             (calls.get_run, "rk_b_worker_1", INTERACTIVE),
             (calls.get_run, "rk_b_bulk_1", BULK),
             (calls.complete, "rk_b_worker_1", WORK),
-            (calls.claim, "rk_b_worker_1", WORK),
+            (calls.claim, "rk_b_worker_1", INTERACTIVE),
             (calls.beat, "rk_b_worker_1", Criticality.VITAL),
             (calls.cancel, "rk_b_bulk_1", Criticality.VITAL),
         ]

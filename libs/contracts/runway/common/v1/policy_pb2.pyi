@@ -103,9 +103,9 @@ class _CriticalityEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._En
     CRITICALITY_BULK: _Criticality.ValueType  # 1
     """Lists, histories, bytes for people, launches by the hundred. INTERACTIVE where the key has the scope `operator`."""
     CRITICALITY_INTERACTIVE: _Criticality.ValueType  # 2
-    """Somebody waits for it. BULK where the key has the scope `bulk`, or the lease is of a migration."""
+    """Somebody waits for it, or a free slot does. BULK where the key has the scope `bulk`, or the lease is of a migration."""
     CRITICALITY_WORK: _Criticality.ValueType  # 3
-    """What ends or secures work that was begun: completions, commands, checkpoints; and the claims that free slots make."""
+    """What ends or secures work that was begun: completions, commands, checkpoints."""
     CRITICALITY_VITAL: _Criticality.ValueType  # 4
     """Never waits and is never shed: heartbeats, cancels, raises, services among themselves."""
 
@@ -119,9 +119,9 @@ CRITICALITY_UNSPECIFIED: Criticality.ValueType  # 0
 CRITICALITY_BULK: Criticality.ValueType  # 1
 """Lists, histories, bytes for people, launches by the hundred. INTERACTIVE where the key has the scope `operator`."""
 CRITICALITY_INTERACTIVE: Criticality.ValueType  # 2
-"""Somebody waits for it. BULK where the key has the scope `bulk`, or the lease is of a migration."""
+"""Somebody waits for it, or a free slot does. BULK where the key has the scope `bulk`, or the lease is of a migration."""
 CRITICALITY_WORK: Criticality.ValueType  # 3
-"""What ends or secures work that was begun: completions, commands, checkpoints; and the claims that free slots make."""
+"""What ends or secures work that was begun: completions, commands, checkpoints."""
 CRITICALITY_VITAL: Criticality.ValueType  # 4
 """Never waits and is never shed: heartbeats, cancels, raises, services among themselves."""
 Global___Criticality: typing_extensions.TypeAlias = Criticality
