@@ -25,7 +25,7 @@ class Strength:
 
     bounds: Bounds = field(default_factory=Bounds)
     lasting_per_tenant: int = 2_000
-    again_per_s: int = 500
+    again_per_s: int = 200
 
 
 class Seat:

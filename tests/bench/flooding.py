@@ -131,12 +131,15 @@ async def _main(arguments: argparse.Namespace, api_key: str) -> None:
     found = read_profile(arguments.profile)
     target = Target(found.address, api_key, found.control_address, False, found.services, found.control_services)
     flood = Flood(target, arguments.workflow)
-    task = asyncio.create_task(flood.run(arguments.pollers, arguments.launchers, arguments.readers))
-    await wait_until(lambda: task.done() or sum(flood.counts.values()) >= arguments.felt, 100, what="the flood felt")
+    tasks = [asyncio.create_task(flood.run(arguments.pollers, 0, 0))]
+    await wait_until(lambda: flood.counts["poll OVERLOADED"] >= arguments.felt, 100, what="the pollers felt")
+    tasks.append(asyncio.create_task(flood.run(0, arguments.launchers, arguments.readers)))
+    await wait_until(lambda: flood.counts["launch ok"] and flood.counts["read ok"], 100, what="the callers felt")
     print("flooding", flush=True)
     await asyncio.to_thread(sys.stdin.read)
-    task.cancel()
-    await asyncio.gather(task, return_exceptions=True)
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
     print(json.dumps(flood.counts), flush=True)
 
 

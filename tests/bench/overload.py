@@ -42,7 +42,7 @@ async def overload(pollers: int = 10_000, callers: int = 400, seconds: float = 1
         say("calm")
         calm = await _probe(bench, runs[LIVE : LIVE + CANCELS], seconds / 3)
         say("flooded")
-        numbers = {"pollers": pollers, "launchers": callers, "readers": callers, "felt": pollers // 3}
+        numbers = {"pollers": pollers, "launchers": callers, "readers": callers, "felt": pollers // 2}
         async with flooding(bench.profile, key, "bench-one", **numbers) as counted:
             flooded = await _probe(bench, runs[LIVE + CANCELS :], seconds)
         lost = 0
