@@ -24,7 +24,7 @@ class Strength:
     """What a port bears, and how fast those whom it sent away may come again, all together."""
 
     bounds: Bounds = field(default_factory=Bounds)
-    lasting_per_tenant: int = 2_000
+    lasting_per_tenant: int = 1_000
     again_per_s: int = 200
 
 
@@ -156,7 +156,9 @@ class Bulkhead:
 
     def _refusal(self, rank: Criticality, tenant: str, bound: str, message: str) -> Refusal:
         RPC_SHED.labels(self._name, NAMES[rank], bound).inc()
-        return overloaded(message, self._pacer.delay_ms(tenant, self._now_ms()), bound, NAMES[rank])
+        slower = self.port.bounds.places / self.port.places  # who is late can look at fewer who come again
+        delay_ms = self._pacer.delay_ms(tenant, self._now_ms(), slower)
+        return overloaded(message, delay_ms, bound, NAMES[rank])
 
     @staticmethod
     def _now_ms() -> int:

@@ -213,18 +213,18 @@ class Pacer:
     """When who was sent away should come again. Each of a tenant's gets a moment of its own, so that together they come at a
     rate that costs little, and no tenant's crowd puts off another's caller. Later by up to a quarter, never by chance."""
 
-    def __init__(self, per_s: float, least_ms: int = 100, most_ms: int = 30_000, tenants: int = 1_000) -> None:
+    def __init__(self, per_s: float, least_ms: int = 100, most_ms: int = 60_000, tenants: int = 1_000) -> None:
         self._every_ms = 1_000 / per_s
         self._least_ms, self._most_ms, self._tenants = least_ms, most_ms, tenants
         self._next_ms: OrderedDict[str, float] = OrderedDict()
         self._spread = 0.0
 
-    def delay_ms(self, tenant: str, now_ms: int) -> int:
-        """How long this one should wait."""
+    def delay_ms(self, tenant: str, now_ms: int, slower: float = 1.0) -> int:
+        """How long this one should wait; `slower`: how many times fewer a second than at best."""
         while self._next_ms and (len(self._next_ms) > self._tenants or next(iter(self._next_ms.values())) <= now_ms):
             self._next_ms.popitem(last=False)
         crowd = len(self._next_ms) or 1
-        due_ms = max(self._next_ms.pop(tenant, 0.0), now_ms) + self._every_ms * crowd
+        due_ms = max(self._next_ms.pop(tenant, 0.0), now_ms) + self._every_ms * crowd * slower
         self._next_ms[tenant] = min(due_ms, now_ms + self._most_ms)
         self._spread = (self._spread + 0.6180339887) % 1
         wait_ms = min(max(due_ms - now_ms, self._least_ms), self._most_ms)

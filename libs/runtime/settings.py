@@ -69,7 +69,7 @@ class HostSettings(RunwaySettings):
     """Calls of the public port that may wait for a place; over it, and after too long, bulk is shed first, the oldest first."""
     control_places: int = Field(default=64, ge=8)
     """The same for lists on the control port. Heartbeats, cancels, renewals and services wait for none."""
-    lasting_calls_per_tenant: int = Field(default=2_000, gt=0)
+    lasting_calls_per_tenant: int = Field(default=1_000, gt=0)
     """Long polls and streams of one tenant and method that may be open at this process."""
     shed_again_per_s: int = Field(default=200, gt=0)
     """Who was sent away is told to come again at a time of its own: so many a second, all together."""

@@ -63,7 +63,7 @@ async def test_a_flood_of_launches_reads_and_pollers_expires_no_lease_and_delays
         runs = [run.run_id for run in launched]
         await running(client, runs)
         calm = await beats_for(connection, 1.0)
-        async with flooding(profile, key, "waiting", pollers=10_000, launchers=400, readers=400, felt=4_000) as counted:
+        async with flooding(profile, key, "waiting", pollers=10_000, launchers=200, readers=200, felt=4_000) as counted:
             beating = asyncio.create_task(beats_for(connection, FLOOD_S))
             cancels = []
             for run_id in runs[LIVE:]:
@@ -73,7 +73,7 @@ async def test_a_flood_of_launches_reads_and_pollers_expires_no_lease_and_delays
                 cancels.append(time.perf_counter() - began)
                 assert ended.outcome == "cancelled", "raised at every point, and quiesced there"
             short = await client.launch("enduring", {"stays": False}, run_class="interactive")
-            assert (await client.wait(short.run_id, timeout_s=60)).outcome == "succeeded", "another tenant's work goes on"
+            assert (await client.wait(short.run_id, timeout_s=90)).outcome == "succeeded", "another tenant's work goes on"
             beats = await beating
         assert worker.running
         assert max(beats) < TTL_S * 2 / 3, "heartbeats come every third of the TTL: this one would have been too late"

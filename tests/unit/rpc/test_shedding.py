@@ -168,4 +168,5 @@ def test_one_tenants_crowd_does_not_put_off_another() -> None:
     pacer = Pacer(per_s=500)
     crowd = max(pacer.delay_ms("a", 1_000) for _ in range(10_000))
     assert crowd > 15_000
+    assert Pacer(per_s=500).delay_ms("a", 0, slower=8.0) < Pacer(per_s=5).delay_ms("a", 0, slower=8.0)
     assert pacer.delay_ms("b", 1_000) < 200
