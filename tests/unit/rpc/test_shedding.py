@@ -170,3 +170,12 @@ def test_one_tenants_crowd_does_not_put_off_another() -> None:
     assert crowd > 15_000
     assert Pacer(per_s=500).delay_ms("a", 0, slower=8.0) < Pacer(per_s=5).delay_ms("a", 0, slower=8.0)
     assert pacer.delay_ms("b", 1_000) < 200
+
+
+def test_of_bulk_the_oldest_goes_and_of_the_rest_the_latest() -> None:
+    for rank, expected in ((BULK, [0, 1]), (INTERACTIVE, [4, 3]), (WORK, [4, 3])):
+        port = Port(Bounds(places=1, least_places=1, waiting=3))
+        for number in range(5):
+            port.wait(Waiting(number, rank, "a", 0))
+        gone = [call.number for call in (port.shed(0), port.shed(0)) if call is not None]
+        assert (gone, port.shed(0)) == (expected, None)
