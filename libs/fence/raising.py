@@ -136,7 +136,7 @@ class FencePoint:
         return fence_pb2.GetFencesResponse(
             gates=[gate_to(gate) for gate in (*held, *(row.value for row in opened.values()))],
             steps=[step_to(StepValue(run_id, step_key, steps.get((run_id, step_key), NO_FENCE))) for run_id, step_key in names],
-            scopes=[scope_to(scope) for scope in scopes if scope.mode is not Mode.OPEN],
+            scopes=[scope_to(scope) for scope in scopes],
             incarnation=incarnation,
         )
 

@@ -11,6 +11,7 @@ from libs.runtime.service import Every
 from libs.telemetry.logs import get_logger
 from services.launch.app.adopt_runs import adopt_all
 from services.launch.app.close_runs import expire_runs
+from services.launch.app.stop_scopes import Switches
 from services.launch.app.wait_runs import WaitHub
 from services.launch.ports import Ports, Promotion
 from services.launch.settings import LaunchSettings
@@ -44,7 +45,7 @@ class Incarnations(Promotion, Protocol):
         ...
 
 
-def adoption(ports: Ports, promotion: Incarnations) -> Callable[[], Awaitable[None]]:
+def adoption(ports: Ports, promotion: Incarnations, switches: Switches) -> Callable[[], Awaitable[None]]:
     """Adopts runs whenever the database was promoted. What a point refuses ends it; it is begun again, with pauses."""
 
     async def run() -> None:
@@ -52,7 +53,7 @@ def adoption(ports: Ports, promotion: Incarnations) -> Callable[[], Awaitable[No
             await promotion.changed()
             incarnation = promotion.incarnation
             log.warning("launch's database is in another incarnation: reading the points", incarnation=incarnation)
-            await adopt_all(ports, promotion, incarnation)
+            await adopt_all(ports, promotion, incarnation, switches)
             log.warning("launch answers again", incarnation=incarnation)
 
     return run

@@ -6,6 +6,7 @@ from runway.internal.fence.v1 import fence_pb2
 from runway.internal.launch.v1.launch_internal_pb2_grpc import add_LaunchInternalServiceServicer_to_server
 from runway.launch.v1.admin_service_pb2_grpc import add_AdminServiceServicer_to_server
 from runway.launch.v1.launch_service_pb2_grpc import add_LaunchServiceServicer_to_server
+from runway.launch.v1.scope_service_pb2_grpc import add_ScopeServiceServicer_to_server
 
 from libs.outbox import Outgoing, Relay
 from libs.pg import Database
@@ -19,22 +20,25 @@ from services.launch import consumers
 from services.launch.app.adopt_runs import adopt_all
 from services.launch.app.limit_rate import LaunchRate
 from services.launch.app.record_receipts import record_receipts
+from services.launch.app.stop_scopes import Switches
 from services.launch.app.wait_runs import WaitHub
 from services.launch.clients.accounts import AccountClients
 from services.launch.clients.explanations import Explanations
 from services.launch.clients.notices import EventNotices
-from services.launch.clients.points import PointClients, receipt_of
+from services.launch.clients.points import PointClients, receipt_of, scope_ack, scope_raises
 from services.launch.clients.waits import WaitClient
 from services.launch.domain.workflow import POINT_NAMES
 from services.launch.loops import LaunchStuck, adoption, loops
 from services.launch.ports import Limits, Ports
 from services.launch.servicer import LaunchServicer
 from services.launch.servicer_control import AdminServicer, InternalServicer, LaunchCallers, LaunchFences
+from services.launch.servicer_scopes import ScopeServicer
 from services.launch.settings import LaunchSettings
 from services.launch.store.catalogue import CatalogueStore
 from services.launch.store.promotion import LaunchPromotion
 from services.launch.store.reads import LaunchReads
 from services.launch.store.retention import LaunchRetention
+from services.launch.store.scopes import ScopeStore
 from services.launch.store.tenancy import TenancyStore
 from services.launch.store.transaction import LaunchDatabase
 from services.launch.translate import parse_spec
@@ -53,10 +57,13 @@ async def compose(host: Host) -> Service:
     leaf_db = Database(url, name="launch-leaf", size=settings.leaf_pool_size)
 
     async def on_answers(answers: list[tuple[Outgoing, bytes]]) -> None:
+        acks = {place: ack for place, (r, answer) in enumerate(answers) if (ack := scope_ack(r.receiver, r.payload, answer))}
         receipts = [
             receipt_of(raise_.key, _BITS[raise_.receiver], fence_pb2.RaiseAnswer.FromString(answer))
-            for raise_, answer in answers
+            for place, (raise_, answer) in enumerate(answers)
+            if place not in acks
         ]
+        await switches.acknowledge(list(acks.values()))
         await record_receipts(ports, [receipt for receipt in receipts if receipt.epoch])
 
     relay = Relay(db, PeerSender(host.peers), host.clock, on_answers=on_answers, settings=host.relay_settings)
@@ -85,6 +92,8 @@ async def compose(host: Host) -> Service:
     control = replace(
         ports, db=LaunchDatabase(control_db, relay, host.ids, promotion.check), reads=LaunchReads(control_db, promotion.check)
     )
+    scopes = ScopeStore(control_db, relay, host.ids, scope_raises)
+    switches = Switches(scopes, PointClients(host.peers), host.clock, settings.enforce_deadline_ms)
     leaf = LaunchReads(leaf_db, promotion.check)
     rate = LaunchRate(host.clock, settings.launches_per_s, settings.launch_burst)
     servicer = LaunchServicer(ports, control, hub, rate, WaitClient(host.peers), Explanations(AccountClients(host.peers)))
@@ -93,7 +102,7 @@ async def compose(host: Host) -> Service:
         for database in (db, control_db, leaf_db):
             await database.open()
         if await promotion.stored() in (None, promotion.incarnation):  # else the loop does, once the points answer
-            await adopt_all(ports, promotion, promotion.incarnation)
+            await adopt_all(ports, promotion, promotion.incarnation, switches)
 
     async def stop() -> None:
         await servicer.close()
@@ -105,6 +114,7 @@ async def compose(host: Host) -> Service:
         healthy=db.ping,
         servicers=[
             Mounted(add_LaunchServiceServicer_to_server, servicer, "runway.launch.v1.LaunchService"),
+            Mounted(add_ScopeServiceServicer_to_server, ScopeServicer(switches), "runway.launch.v1.ScopeService"),
             Mounted(add_AdminServiceServicer_to_server, AdminServicer(ports), "runway.launch.v1.AdminService"),
             Mounted(
                 add_LaunchInternalServiceServicer_to_server,
@@ -117,7 +127,7 @@ async def compose(host: Host) -> Service:
         fences=LaunchFences(leaf),
         loops=[
             Loop("relay", relay.run),
-            Loop("adoption", adoption(ports, promotion)),
+            Loop("adoption", adoption(ports, promotion, switches)),
             *loops(ports, hub, settings),
             *_forgetting(host, control_db),
         ],

@@ -8,6 +8,7 @@ import json
 from uuid import UUID
 
 from libs.kernel.ids import NIL
+from services.launch.app.stop_scopes import Switches
 from services.launch.domain.adopting import Adopted, adopt, close_orphan
 from services.launch.domain.run import RunEventFacts
 from services.launch.ports import Ports, Promotion
@@ -15,9 +16,11 @@ from services.launch.ports import Ports, Promotion
 PAGE = 200
 
 
-async def adopt_all(ports: Ports, promotion: Promotion, incarnation: int) -> None:
-    """Adopts every run that is not terminal, closes those that launch does not know, and lets launch answer."""
+async def adopt_all(ports: Ports, promotion: Promotion, incarnation: int, switches: Switches) -> None:
+    """Adopts every scope and every run that is not terminal, closes those that launch does not know, and lets launch answer."""
     former = await promotion.stored()
+    if former is not None and former < incarnation:
+        await switches.adopt(incarnation)
     while await _adopt_page(ports, promotion, incarnation):
         continue
     if former is not None and former < incarnation:

@@ -15,6 +15,7 @@ from libs.kernel.refusal import Refusal
 from services.launch.clients.notices import gate_message
 from services.launch.domain.adopting import Held
 from services.launch.domain.closing import Decided, Receipt
+from services.launch.domain.scopes import Ack, Name, Scope
 from services.launch.domain.workflow import POINT_NAMES
 from services.launch.ports import InFlight
 
@@ -77,6 +78,29 @@ class PointClients:
                 greatest[found.run_id] = max(found, known, key=lambda held: (held.epoch, held.mode))
         return [greatest[run_id] for run_id in sorted(greatest)], end
 
+    async def raise_scope(self, scope: Scope, deadline_ms: int) -> list[Ack]:
+        """Points that committed the fence within the deadline."""
+        answers = await asyncio.gather(*(self._raise_scope(name, scope, deadline_ms) for name in POINT_NAMES.values()))
+        return [ack for ack in answers if ack is not None]
+
+    async def _raise_scope(self, point: str, scope: Scope, deadline_ms: int) -> Ack | None:
+        request = fence_pb2.RaiseFencesRequest(service=point, scopes=[scope_fence(scope)])
+        try:
+            response = await self._peers.raise_fences(point, request, deadline_ms=deadline_ms)
+        except Refusal:
+            return None
+        return Ack(scope.name, point, scope.epoch) if response.scopes[0].committed else None
+
+    async def held_scopes(self) -> list[Scope]:
+        """What any point holds of scopes; every point must answer."""
+        requests = [fence_pb2.GetFencesRequest(service=name) for name in POINT_NAMES.values()]
+        answers = await asyncio.gather(*(self._peers.get_fences(r.service, r, deadline_ms=HELD_DEADLINE_MS) for r in requests))
+        return [
+            Scope(Name(found.kind, found.scope_id), found.epoch, Mode(found.mode))
+            for answer in answers
+            for found in answer.scopes
+        ]
+
     async def _held(self, request: fence_pb2.GetFencesRequest) -> list[Held]:
         answer = await self._peers.get_fences(request.service, request, deadline_ms=HELD_DEADLINE_MS)
         return [Held(UUID(bytes=gate.run_id), gate.epoch, Mode(gate.mode), gate.outcome) for gate in answer.gates]
@@ -95,6 +119,28 @@ class PointClients:
             for effect in answer.unresolved
         ]
         return receipts, effects
+
+
+def scope_fence(scope: Scope) -> fence_pb2.ScopeFence:
+    """A scope's fence on the wire."""
+    mode = fence_pb2.Mode.ValueType(int(scope.mode))
+    return fence_pb2.ScopeFence(kind=scope.name.kind, scope_id=scope.name.scope_id, epoch=scope.epoch, mode=mode)
+
+
+def scope_raises(scope: Scope) -> dict[str, bytes]:
+    """The raise of a scope's fence for each point."""
+    fence = scope_fence(scope)
+    return {
+        point: fence_pb2.RaiseFencesRequest(service=point, scopes=[fence]).SerializeToString() for point in POINT_NAMES.values()
+    }
+
+
+def scope_ack(point: str, payload: bytes, answer: bytes) -> Ack | None:
+    """What a point's answer says of a raised scope; None where it was no scope, or is not committed."""
+    raised = fence_pb2.RaiseFencesRequest.FromString(payload).scopes
+    if not raised or not fence_pb2.RaiseAnswer.FromString(answer).committed:
+        return None
+    return Ack(Name(raised[0].kind, raised[0].scope_id), point, raised[0].epoch)
 
 
 def receipt_of(run_id: UUID, point: int, answer: fence_pb2.RaiseAnswer) -> Receipt:

@@ -1,0 +1,10 @@
+"""Switches of tenants, projects, tools and providers: who, why, and which points hold them."""
+
+from libs.migrate import run_file
+
+revision = "0004"
+down_revision = "0003"
+
+
+def upgrade() -> None:
+    run_file(__file__)
