@@ -78,7 +78,8 @@ REQUIREMENTS: dict[str, Requirement] = {
         "Provider, model and tool buckets are seen by the scheduler: a ticket waits for them, no lease does.", "000 field"
     ),
     "sched.switch": Requirement(
-        "Drain, hold and hand-over per shard, queue and worker: reason, dry run, who acts on it, release.", "000"
+        "Drain, hold and kill per shard, queue, worker, tenant, project, tool, provider: reason, dry run, who acts on it, release.",
+        "000",
     ),
     "gw.rate": Requirement("Token buckets per provider, model and tool, with tenant shares.", "000"),
     "gw.fence": Requirement(

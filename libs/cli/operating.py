@@ -1,5 +1,5 @@
 """Calls of operators, by the installation's secret and not by an API key: the scheduler's ControlService and ShareService, the
-gateway's BucketService.
+gateway's BucketService, launch's ScopeService.
 
 The secret is RUNWAY_SERVICE_SECRET, else the file `service-secret` beside the profile of a `runway dev`. Can go wrong: a secret
 in the wrong place. It travels in metadata only, and is never printed.
@@ -53,18 +53,21 @@ def _kept() -> str:
 
 
 @asynccontextmanager
-async def operators(*, of_shares: bool = False, of_buckets: bool = False) -> AsyncIterator[Ask]:
-    """`await ask("PutHold", request)` at the ControlService; or at the ShareService, or the gateway's BucketService."""
+async def operators(*, of_shares: bool = False, of_buckets: bool = False, of_scopes: bool = False) -> AsyncIterator[Ask]:
+    """`await ask("PutHold", request)` at the ControlService; or at the ShareService, the BucketService, the ScopeService."""
     from runway.gateway.v1 import bucket_service_pb2_grpc
+    from runway.launch.v1 import scope_service_pb2_grpc
     from runway.scheduler.v1 import control_service_pb2_grpc, share_service_pb2_grpc
     from runway_sdk.connection import Connection, find_target
 
     connection = Connection(find_target())
     connection.metadata = ((SECRET_METADATA, _secret()),)
-    channel = connection.control("gateway" if of_buckets else "scheduler")
+    channel = connection.control("gateway" if of_buckets else "launch" if of_scopes else "scheduler")
     stub: Any
     if of_buckets:
         stub = bucket_service_pb2_grpc.BucketServiceStub(channel)
+    elif of_scopes:
+        stub = scope_service_pb2_grpc.ScopeServiceStub(channel)
     elif of_shares:
         stub = share_service_pb2_grpc.ShareServiceStub(channel)
     else:

@@ -54,7 +54,8 @@ class Peer:
         self.raised.append(request)
         gates = [fence_pb2.RaiseAnswer(committed=True, gate=gate, quiesced=self.quiesced) for gate in request.gates]
         steps = [fence_pb2.RaiseAnswer(committed=True) for _ in request.steps]
-        return fence_pb2.RaiseFencesResponse(gates=gates, steps=steps, incarnation=self.incarnation)
+        scopes = [fence_pb2.RaiseAnswer(committed=True) for _ in request.scopes]
+        return fence_pb2.RaiseFencesResponse(gates=gates, steps=steps, scopes=scopes, incarnation=self.incarnation)
 
     async def get_fences(self, request: fence_pb2.GetFencesRequest) -> fence_pb2.GetFencesResponse:
         """An authority that knows what the test told it."""

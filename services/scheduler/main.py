@@ -25,6 +25,7 @@ from services.scheduler import translate
 from services.scheduler.app.acknowledge_raises import acknowledge_raises
 from services.scheduler.app.book import Book
 from services.scheduler.app.claim_attempts import ClaimDesk
+from services.scheduler.app.end_attempts import end_attempts
 from services.scheduler.app.explain_tickets import Explainer
 from services.scheduler.app.hand_over import HandOver
 from services.scheduler.app.hold_desk import HoldDesk
@@ -251,7 +252,14 @@ async def compose(host: Host, settings: SchedulerSettings | None = None) -> Serv
     leadership = Leadership(host, ports, book, leaders, settings)
     book.on_deposed = leadership.campaign_anew
     desk = ClaimDesk(ports, book, draining=host.draining.is_set)
-    obedience = Obedience(HoldStore(control_db), book, desk, host.clock, leadership.member_id)
+    obedience = Obedience(
+        HoldStore(control_db),
+        book,
+        desk,
+        host.clock,
+        leadership.member_id,
+        lambda endings: end_attempts(control, book, endings),
+    )
     local = LocalWorkers(
         ports,
         control,

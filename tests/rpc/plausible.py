@@ -12,6 +12,7 @@ from runway.gateway.v1 import bucket_service_pb2 as bu
 from runway.gateway.v1 import gateway_service_pb2 as gw
 from runway.launch.v1 import admin_service_pb2 as ad
 from runway.launch.v1 import launch_service_pb2 as la
+from runway.launch.v1 import scope_service_pb2 as so
 from runway.launch.v1 import workflow_pb2 as wf
 from runway.readiness.v1 import readiness_service_pb2 as rd
 from runway.reconciler.v1 import reconciler_service_pb2 as rc
@@ -101,6 +102,10 @@ def good_requests(lease: wk.Lease, other_run: str) -> dict[str, list[Message]]:
                 header=cp.ArtifactHeader(name="n", media_type="text/plain", digest=digest(b"y"), size_bytes=3)
             ),
         ),
+        ("StopScope", so.StopScopeRequest(kind=1, name="stranger", mode=1, reason="r", actor="me", unseen=True)),
+        ("ReleaseScope", so.ReleaseScopeRequest(kind=1, name="stranger", reason="r", actor="me", expected_epoch=9)),
+        ("ListScopes", so.ListScopesRequest(released=True, page_size=2, page_token="tenant\na")),
+        ("ListScopeChanges", so.ListScopeChangesRequest(page_size=2, before=9)),
         ("PutTenant", ad.PutTenantRequest(tenant="stranger", limit_micros=10**12, max_active_runs=1000)),
         ("GetTenant", ad.GetTenantRequest(tenant="stranger")),
         ("CreateApiKey", ad.CreateApiKeyRequest(tenant="stranger", project="p", scopes=["worker"], name="n")),

@@ -22,6 +22,7 @@ from runway.gateway.v1 import gateway_service_pb2_grpc
 
 from runway_sdk.connection import Connection
 from runway_sdk.errors import (
+    STOPPED_FOR_NOW,
     EffectInFlight,
     EffectUnknown,
     EpochStale,
@@ -254,7 +255,8 @@ class Context:
                 await self._pause(max(pause_s, away.retry_after_ms / 1000))
                 pause_s = min(pause_s * 2, 1.0)
             except (LeaseLost, RunStopped) as over:
-                self._holder.lose(over.reason)
+                if over.reason not in STOPPED_FOR_NOW:
+                    self._holder.lose(over.reason)
                 raise
 
     async def _pause(self, seconds: float) -> None:

@@ -152,6 +152,9 @@ class StepFailed(Exception):
         self.type = type
 
 
+STOPPED_FOR_NOW = frozenset({"RUN_PAUSED", "SCOPE_STOPPED"})
+"""Reasons of RunStopped after which the attempt returns its lease: another goes on where it got to, once the run may."""
+
 _BY_REASON: Mapping[str, type[RunwayError]] = {
     "INVALID_FIELD": InvalidRequest,
     "WORKFLOW_INVALID": InvalidRequest,

@@ -23,7 +23,7 @@ from runway.scheduler.v1 import worker_service_pb2_grpc
 
 from runway_sdk.connection import Connection, Target, find_target
 from runway_sdk.context import Context, LeaseHolder
-from runway_sdk.errors import InvalidRequest, RunwayError, Unauthenticated, Unavailable, item_error_of
+from runway_sdk.errors import STOPPED_FOR_NOW, InvalidRequest, RunwayError, Unauthenticated, Unavailable, item_error_of
 from runway_sdk.faults import fault_point
 from runway_sdk.reporting import ENDED, Reporter, failure, failure_of
 from runway_sdk.sync_context import SyncContext
@@ -33,6 +33,7 @@ from runway_sdk.workflow import Step, Workflow, identifier
 
 log = logging.getLogger("runway.worker")
 CLAIM_WAIT_S = 20
+PROVIDER_PAUSE_S = 2.0
 BEAT_TICK_S = 0.2
 """How often it is looked which attempts are due to beat: the shortest interval there is."""
 LAST_ANSWER_S = 2.0
@@ -244,7 +245,12 @@ class Worker:
                 result = await in_thread(found.function, arguments, f"step {lease.step_key}")
             completion.output.CopyFrom(to_value(found.output.dump_python(result, mode="json"), "output"))
         except ENDED as over:
-            holder.lose(over.reason)
+            if over.reason in STOPPED_FOR_NOW:
+                completion.yielded.reason = "drain"
+                if over.detail.get("scope", "").startswith("provider"):
+                    await asyncio.sleep(PROVIDER_PAUSE_S)  # the scheduler cannot see it: the next attempt meets it again
+            else:
+                holder.lose(over.reason)
         except asyncio.CancelledError:
             raise
         except (Exception, SystemExit) as error:  # a step that exits must not end the worker

@@ -118,13 +118,12 @@ def released(former: Scope | None, change: Change, incarnation: int, now_ms: int
 
 
 def adopted(mine: Scope | None, held: Scope, incarnation: int, now_ms: int) -> Scope | None:
-    """After a promotion: what a point holds above what is remembered, under an epoch of this incarnation; None: nothing above."""
+    """After a promotion: what a point holds above what is remembered, under a new epoch; None: nothing above."""
     if mine is not None and (held.epoch, held.mode) <= (mine.epoch, mine.mode):
         return None
     epoch = next_epoch(held.epoch, incarnation)
-    return Scope(
-        held.name, epoch, held.mode, "its change was lost with the former primary; its points held it", "launch", now_ms
-    )
+    reason = "its change was lost with the former primary; its points held it"
+    return Scope(held.name, epoch, held.mode, reason, "launch", now_ms)
 
 
 def anew(mine: Scope, incarnation: int) -> Scope | None:

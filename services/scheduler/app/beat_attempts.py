@@ -10,8 +10,8 @@ from libs.kernel.ids import shard_of
 from libs.kernel.values import value
 from libs.telemetry.catalogue import HEARTBEATS, ZOMBIES_REFUSED
 from services.scheduler.app.book import Book, Heard
+from services.scheduler.app.held import place_of_lease
 from services.scheduler.domain.asker import Asker
-from services.scheduler.domain.holds import Place
 from services.scheduler.domain.lease import Answer, Beat, beat
 from services.scheduler.ports import Ports, Signed
 
@@ -46,7 +46,7 @@ def beat_attempts(ports: Ports, book: Book, worker_id: str, who: Asker, beats: S
         please_yield = False
         if answer is Answer.LIVE and lease is not None:
             book.heard += 1
-            place = Place(lease.shard, lease.tenant, lease.project, lease.contract.handler)
+            place = place_of_lease(lease)
             please_yield = bool(holds) and holds.asks_to_yield(place, lease.fleet or lease.tenant, lease.worker_id)
             if now_ms >= lease.renew_ms:
                 signed = ports.tokens.sign(lease, lease.epoch)

@@ -168,9 +168,10 @@ def _barred(row: TicketRow, gate: GateState | None, stopped: Sequence[StoppedSco
     """What the grant's own statement would refuse."""
     found = []
     for scope in stopped:
-        how = "being drained" if scope.mode is Mode.DRAINING else "stopped"
-        text = f"{scope.kind} {scope.scope_id} is {how}"
-        found.append(blocker(Block.SCOPE_STOPPED, text, kind=scope.kind, scope=scope.scope_id))
+        if scope.scope_id in (row.contract.calls if scope.kind == "tool" else (row.tenant, f"{row.tenant}/{row.project}")):
+            how = "being drained" if scope.mode is Mode.DRAINING else "stopped"
+            text = f"{scope.kind} {scope.scope_id} is {how}"
+            found.append(blocker(Block.SCOPE_STOPPED, text, kind=scope.kind, scope=scope.scope_id))
     if gate is not None and gate.mode is Mode.CLOSED:
         found.append(blocker(Block.RUN_ENDED, f"its run is closed: {gate.outcome or 'its outcome is decided'}"))
     elif gate is not None and gate.mode is Mode.DRAINING:

@@ -9,12 +9,19 @@ from dataclasses import dataclass, field
 
 from services.scheduler.app.queue import Ready
 from services.scheduler.domain.holds import Holds, Place
+from services.scheduler.domain.lease import Lease
 from services.scheduler.domain.ticket import Key
 
 
 def place_of(ready: Ready) -> Place:
     """Where a ticket belongs."""
-    return Place(ready.shard, ready.candidate.tenant, ready.candidate.project, ready.candidate.handler)
+    return Place(ready.shard, ready.candidate.tenant, ready.candidate.project, ready.candidate.handler, ready.candidate.calls)
+
+
+def place_of_lease(lease: Lease) -> Place:
+    """Where an attempt belongs."""
+    contract = lease.contract
+    return Place(lease.shard, lease.tenant, lease.project, contract.handler, contract.calls)
 
 
 @dataclass(slots=True)

@@ -1,23 +1,30 @@
-"""Holds as the table says them into this process' memory, and the word that it acts on them.
+"""Holds and stopped scopes as the tables say them into this process' memory, and the word that it acts on them.
 
-Every process reads the table every few hundred milliseconds; the one that changed it reads at once. Tickets that are held go
-from what may be granted to the shelf, what is held no more goes back in the order in which it came. A change is acknowledged
-once no plan made before it is under way. Can go wrong: the database is away. What was read last stays in force.
+Every process reads the table every few hundred milliseconds; the one that changed it reads at once. Tickets that are held
+go from what may be granted to the shelf, what is held no more goes back in the order in which it came. A change is
+acknowledged once no plan made before it is under way. What lives of a killed tenant or project is ended as if it had
+yielded: it comes again, with no attempt counted, once its scope is open. Can go wrong: the database is away. What was read
+last stays in force.
 """
 
 import asyncio
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
 from libs.kernel.clock import Clock
+from libs.kernel.epochs import Mode
 from services.scheduler.app.book import Book
 from services.scheduler.app.claim_attempts import ClaimDesk
-from services.scheduler.app.held import place_of
+from services.scheduler.app.held import place_of, place_of_lease
+from services.scheduler.domain.ending import Ending
 from services.scheduler.domain.holds import Holds
+from services.scheduler.domain.ticket import End, Failure
 
 STEP = 1_000
 """Tickets that move between two turns of the event loop."""
 DAY_MS = 86_400_000
+KILLED = Failure("yield", "its tenant or project was stopped", "SCOPE_STOPPED")
 SAY_AGAIN_MS = 60_000
 """How often it is said anew which changes are acted upon."""
 
@@ -47,6 +54,8 @@ class Obedience:
     desk: ClaimDesk
     clock: Clock
     member_id: str
+    end: Callable[[Sequence[Ending]], Awaitable[object]]
+    """Ends attempts that are still exactly these."""
     _said: int = -1
     _said_ms: int = 0
     _turn: asyncio.Lock = field(default_factory=asyncio.Lock)
@@ -55,9 +64,13 @@ class Obedience:
         """Acts on the table as it stands, and says so."""
         async with self._turn:
             holds = await self.rows.in_force()
-            if holds.revision != self.book.shelf.holds.revision:
+            former = self.book.shelf.holds
+            if (holds.revision, holds.stopped) != (former.revision, former.stopped):
                 await follow(self.book, holds)
                 await self.desk.settled()
+            if Mode.CLOSED in holds.stopped.values():
+                killed = [lease for lease in self.book.leases.values() if holds.killed(place_of_lease(lease))]
+                await self.end([Ending(lease.run_id, lease.step_key, lease.fence, End.YIELDED, KILLED) for lease in killed])
             now_ms = self.clock.now_ms()
             if holds.revision != self._said or now_ms - self._said_ms >= SAY_AGAIN_MS:
                 await self.rows.acknowledge(self.member_id, holds.revision, now_ms)

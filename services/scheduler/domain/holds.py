@@ -8,6 +8,7 @@ before anything is stored.
 from collections.abc import Collection, Iterable, Mapping
 from enum import IntEnum
 
+from libs.kernel.epochs import Mode
 from libs.kernel.ids import SHARDS
 from libs.kernel.values import value
 
@@ -95,6 +96,16 @@ class Place:
     tenant: str
     project: str
     handler: str
+    calls: tuple[str, ...] = ()
+    """Tools and models that it may call."""
+
+    @property
+    def scopes(self) -> Iterable[tuple[str, str]]:
+        """Everything whose switch stops it, as launch names it."""
+        yield ("tenant", self.tenant)
+        yield ("project", f"{self.tenant}/{self.project}")
+        for call in self.calls:
+            yield ("tool", call)
 
     @property
     def names(self) -> tuple[tuple[HoldKind, str], ...]:
@@ -123,14 +134,25 @@ def target_of(kind: HoldKind, name: str) -> Target | None:
 
 
 class Holds:
-    """The holds in force, for quick questions."""
+    """The holds in force, and the scopes that launch stopped, for quick questions."""
 
-    def __init__(self, holds: Iterable[Hold] = (), revision: int = -1) -> None:
+    def __init__(
+        self, holds: Iterable[Hold] = (), revision: int = -1, stopped: Mapping[tuple[str, str], Mode] | None = None
+    ) -> None:
         self.revision = revision
+        self.stopped: Mapping[tuple[str, str], Mode] = stopped or {}
         self._by_name = {(hold.kind, hold.name): hold for hold in holds}
 
     def __bool__(self) -> bool:
-        return bool(self._by_name)
+        return bool(self._by_name or self.stopped)
+
+    def killed(self, place: Place) -> bool:
+        """Whether nothing of its tenant or project may commit any more."""
+        scopes = ("tenant", place.tenant), ("project", f"{place.tenant}/{place.project}")
+        return any(self.stopped.get(scope) is Mode.CLOSED for scope in scopes)
+
+    def _switched_off(self, place: Place) -> bool:
+        return bool(self.stopped) and any(scope in self.stopped for scope in place.scopes)
 
     def on(self, place: Place) -> list[Hold]:
         """Holds that stop a ticket there."""
@@ -144,7 +166,7 @@ class Holds:
 
     def stops(self, place: Place) -> bool:
         """Whether a ticket there is held back."""
-        return bool(self._by_name) and any(name in self._by_name for name in place.names)
+        return self._switched_off(place) or (bool(self._by_name) and any(name in self._by_name for name in place.names))
 
     def stops_worker(self, tenant: str, worker_id: str) -> bool:
         """Whether a worker gets nothing."""
@@ -152,6 +174,8 @@ class Holds:
 
     def asks_to_yield(self, place: Place, owner: str, worker_id: str) -> bool:
         """Whether a live attempt there is asked to end soon. `owner`: the tenant of its worker's key."""
+        if self._switched_off(place):
+            return True
         if not self._by_name:
             return False
         names = (*place.names, (HoldKind.WORKER, f"{owner}/{worker_id}"))

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import asyncpg
 
+from libs.kernel.epochs import Mode
 from libs.pg import Database, Queries
 from services.scheduler.domain.holds import Extent, Hold, HoldKind, HoldMode, Holds, Placed, QueueRow, Target
 
@@ -23,7 +24,8 @@ class HoldStore:
     async def in_force(self) -> Holds:
         """The holds in force, and the revision of which they are."""
         found = await self._db.fetch(_Q.read_holds)
-        return Holds((_hold(row) for row in found if row["hold_id"] is not None), found[0]["revision"])
+        stopped = {(row["kind"], row["scope_id"]): Mode(row["mode"]) for row in await self._db.fetch(_Q.read_stopped_scopes)}
+        return Holds((_hold(row) for row in found if row["hold_id"] is not None), found[0]["revision"], stopped)
 
     async def place(self, asked: Hold) -> Placed:
         """Holds a name; one in force of the other mode is released by the same actor, one of the same mode stays."""

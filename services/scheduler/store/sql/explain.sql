@@ -1,10 +1,10 @@
 -- What is read to say why tickets wait, and what is recorded of those that were. Reads only.
 
 -- name: read_stopped
--- Scopes of a tenant and its project that are not open here.
+-- Scopes of a tenant and its project, and tools, that are not open here.
 SELECT kind, scope_id, mode FROM scope_fence
- WHERE mode > 0 AND (kind = 'tenant' AND scope_id = $1::text OR kind = 'project' AND scope_id = $1::text || '/' || $2::text)
- ORDER BY kind DESC;
+ WHERE mode > 0 AND (kind = 'tenant' AND scope_id = $1::text OR kind = 'project' AND scope_id = $1::text || '/' || $2::text OR kind = 'tool')
+ ORDER BY kind = 'tool', kind DESC, scope_id;
 
 -- name: read_carriers
 -- Workers seen since $1 that carry one of these handlers.

@@ -12,6 +12,10 @@ UPDATE hold_change SET revision = revision + 1 RETURNING revision;
 -- The revision, and beside it the holds in force as of it: at least one row.
 SELECT c.revision, h.* FROM hold_change AS c LEFT JOIN hold AS h ON h.released_ms = 0;
 
+-- name: read_stopped_scopes
+-- Scopes that launch stopped, as this point holds them.
+SELECT kind, scope_id, mode FROM scope_fence WHERE mode > 0;
+
 -- name: read_hold
 -- The hold in force on a name.
 SELECT * FROM hold WHERE kind = $1 AND name = $2 AND released_ms = 0;
