@@ -94,12 +94,7 @@ async def test_two_gateways_never_make_more_calls_than_the_bucket_has(
             return await level(other, PROVIDER) == 7.0
 
         await wait_until(seen, 5.0, what="the bucket at the other gateway")
-        attempts = [one.grant() for _ in range(20)]
-        calls = [
-            outcome(stack.tool(attempt, "http.request", call(), slot=f"{n}"))
-            for n, attempt in enumerate(attempts)
-            for stack in (one, other)
-        ]
+        calls = [outcome(stack.tool(one.grant(), "http.request", call())) for stack in [one, other] * 20]
         answers = await asyncio.gather(*calls)
         assert sorted(set(answers)) == ["PROVIDER_SATURATED", "done"]
         assert len(provider.asked("/act")) == 7
