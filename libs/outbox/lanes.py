@@ -2,11 +2,13 @@
 
 Can go wrong: more waits than there is room for. Then the lane takes no more and the rest stays in the table. A timer fires
 early, or time moves between two looks at the clock: at one and the same moment a lane that has something either gives a batch
-or says how long it still waits, or is full of batches in flight; never none of them, or what waits would wait for ever.
+or says how long it still waits, or is full of batches in flight; never none of them, or what waits would wait for ever. An event
+that overtakes another of its key: patient ones go before whatever follows them.
 """
 
 from collections import deque
 from collections.abc import Iterable
+from uuid import UUID
 
 from libs.outbox.model import Outgoing
 from libs.outbox.settings import RelaySettings
@@ -31,6 +33,9 @@ class Lane:
         self._not_before_s = 0.0
         self._started_s = float("-inf")
         self._gathered = False
+        self._patient: dict[UUID, list[Outgoing]] = {}
+        self._patient_started_s = float("-inf")
+        self._patient_gathered = False
 
     @property
     def full(self) -> bool:
@@ -46,6 +51,11 @@ class Lane:
         """Takes an event into memory, at the end of the queue."""
         self._held += 1
         self._held_bytes += len(event.payload)
+        if event.patient:
+            self._patient.setdefault(event.key, []).append(event)
+            return
+        if self._patient:
+            self._queue.extend(self._patient.pop(event.key, ()))
         self._queue.append(event)
 
     def again(self, events: Iterable[Outgoing]) -> None:
@@ -60,11 +70,14 @@ class Lane:
     def clear(self) -> None:
         """Empties the queue; who empties it gives up the room of each event."""
         self._queue.clear()
+        self._patient.clear()
 
     def take(self, now_s: float) -> list[Outgoing]:
         """The next batch, when one may be sent now; else nothing."""
         if self.in_flight >= self._settings.in_flight or self.waits_s(now_s) > 0:
             return []
+        if self._patient and self._patient_due_s() - now_s <= GRAIN_S:
+            self._release(now_s)
         batch: list[Outgoing] = []
         size = 0
         while self._queue and len(batch) < self._settings.batch_events:
@@ -78,13 +91,28 @@ class Lane:
 
     def waits_s(self, now_s: float) -> float:
         """How long what is queued still waits: for a receiver that failed, and for company; the latter only where the batch
-        before had some, so that batches grow under load and a lonely event goes at once."""
-        if not self._queue:
+        before had some, so that batches grow under load and a lonely event goes at once. Patient ones wait longer for it."""
+        if not self._queue and not self._patient:
             return 0.0
-        due_s = self._not_before_s
-        if self._gathered and len(self._queue) < self._settings.batch_events:
-            due_s = max(due_s, self._started_s + self._settings.spacing_ms / 1000)
+        due_s = float("inf")
+        if self._queue:
+            spaced = self._gathered and len(self._queue) < self._settings.batch_events
+            due_s = self._started_s + self._settings.spacing_ms / 1000 if spaced else now_s
+        if self._patient:
+            due_s = min(due_s, self._patient_due_s())
+        due_s = max(due_s, self._not_before_s)
         return due_s - now_s if due_s - now_s > GRAIN_S else 0.0
+
+    def _patient_due_s(self) -> float:
+        """When those that nothing waits for go; long past where the last of them went alone."""
+        return self._patient_started_s + self._settings.patience_ms / 1000 if self._patient_gathered else float("-inf")
+
+    def _release(self, now_s: float) -> None:
+        """Patient events into the queue, those of a key together."""
+        released = [event for events in self._patient.values() for event in events]
+        self._patient.clear()
+        self._queue.extend(released)
+        self._patient_started_s, self._patient_gathered = now_s, len(released) > 1
 
     def succeeded(self) -> None:
         """The receiver answered."""

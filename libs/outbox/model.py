@@ -17,13 +17,17 @@ EVENT_LANE = "event"
 
 @value(frozen=True, slots=True)
 class Outgoing:
-    """An event for one receiver. `kind` is the name of its fact in `runway.events.v1.Event`, or `raise_fences`."""
+    """An event for one receiver. `kind` is the name of its fact in `runway.events.v1.Event`, or `raise_fences`.
+
+    `patient`: nothing waits for it, so it may wait for others of its key. Memory's alone: read from the table, it goes at once.
+    """
 
     event_id: UUID
     receiver: str
     kind: str
     key: UUID
     payload: bytes
+    patient: bool = False
 
     @property
     def lane(self) -> str:

@@ -15,6 +15,9 @@ class RelaySettings:
     """Per receiver and lane: one commits there while the next gathers. Four was worse."""
     spacing_ms: int = 20
     """Least time between the starts of two batches of a lane under load. A lonely event never waits."""
+    patience_ms: int = 200
+    """The same for events that nothing waits for: a run's go together then, and cost their receiver one write of it, not many.
+    An event of the same run that somebody waits for takes them along."""
     send_timeout_ms: int = 10_000
     """A receiver that is silent for longer is taken for away; sending twice is harmless."""
     retry_first_ms: int = 50

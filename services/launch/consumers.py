@@ -49,7 +49,10 @@ class Batch:
                 closing = translate.graph_closing(fact)
                 self.closings.append(closing)
                 self.graph_steps.extend(translate.step_entry(step, closing.run_id) for step in fact.steps)
-            case "step_finished":
+            case "steps_finished":
+                for step in event.steps_finished.steps:
+                    self.steps.append(translate.step_entry(step, uuid_from_bytes(step.run_id, "steps_finished.steps.run_id")))
+            case "step_finished":  # as a version before this one says it of each
                 step = event.step_finished
                 self.steps.append(translate.step_entry(step, uuid_from_bytes(step.run_id, "step_finished.run_id")))
             case "point_quiesced":

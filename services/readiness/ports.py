@@ -52,6 +52,8 @@ class Notice:
     kind: str
     run_id: UUID
     payload: bytes
+    patient: bool = False
+    """Whether nothing waits for it."""
 
 
 class Notices(Protocol):
@@ -61,8 +63,8 @@ class Notices(Protocol):
         """StepReady: a ticket for the scheduler, with the step's input."""
         ...
 
-    def finished(self, run: RunFacts, step: Step, now_ms: int) -> Notice:
-        """StepFinished, for the run's log."""
+    def finished(self, run: RunFacts, steps: Sequence[Step], now_ms: int) -> Notice:
+        """StepsFinished, for the run's log."""
         ...
 
     def graph_finished(

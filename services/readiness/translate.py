@@ -140,7 +140,8 @@ def successors_event(graph: Graph, key: str, input_limit_bytes: int, depth: int 
         )
         for node in graph.followers(key)
     ]
-    return events_pb2.Successors(steps=steps, input_limit_bytes=input_limit_bytes)
+    whole = len(steps) == len(graph.successors[key])
+    return events_pb2.Successors(steps=steps, input_limit_bytes=input_limit_bytes, whole=whole)
 
 
 def finished_event(run: RunFacts, step: Step, now_ms: int) -> events_pb2.StepFinished:

@@ -141,6 +141,8 @@ class Notice:
     kind: str
     run_id: UUID
     payload: bytes
+    patient: bool = False
+    """Whether nothing waits for it."""
 
 
 @value(frozen=True, slots=True)
@@ -172,8 +174,8 @@ class Notices(Protocol):
         """FirstLease → launch."""
         ...
 
-    def finished(self, fact: Finished, now_ms: int, continued: Sequence[str] = ()) -> Notice:
-        """AttemptFinished → readiness; with successors that were ticketed in the same commit."""
+    def finished(self, fact: Finished, now_ms: int, continued: Sequence[str] = (), *, patient: bool = False) -> Notice:
+        """AttemptFinished → readiness; with successors that were ticketed in the same commit. `patient`: nothing waits for it."""
         ...
 
     def next_input(self, ticket_input: bytes, step_key: str, output: bytes) -> bytes:

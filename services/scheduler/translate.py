@@ -108,7 +108,9 @@ def successors(said: events_pb2.StepReady) -> dict[str, tuple[Successor, ...]]:
     while left:
         step_key, told = left.pop()
         limit = told.input_limit_bytes
-        following[step_key] = tuple(Successor(after.step_key, contract_of(after.contract), limit) for after in told.steps)
+        following[step_key] = tuple(
+            Successor(after.step_key, contract_of(after.contract), limit, told.whole) for after in told.steps
+        )
         left += [(after.step_key, after.successors) for after in told.steps if after.HasField("successors")]
     return following
 

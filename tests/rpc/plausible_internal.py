@@ -49,6 +49,7 @@ def good_events(run: bytes, attempt: bytes) -> list[ev.Event]:
         "effect_unknown": ev.EffectUnknown(run_id=run, step_key="act", slot="s", tool="http.request"),
         "effect_resolved": ev.EffectResolved(run_id=run, step_key="act", slot="s", state="observed"),
         "step_finished": ev.StepFinished(run_id=run, step_key="act"),
+        "steps_finished": ev.StepsFinished(steps=[ev.StepFinished(run_id=run, step_key="act")]),
         "graph_finished": ev.GraphFinished(run_id=run),
         "usage_settled": ev.UsageSettled(run_id=run, sequence=1, used_micros=1, used_tokens=1),
     }

@@ -200,7 +200,7 @@ def _notices(ports: Ports, run: RunFacts, view: RunView, done: bool, now: int) -
     if done:
         end = end_of(view.graph, view.steps)
         return [ports.notices.graph_finished(run, view.graph, end, view.steps, ended, now)]
-    notices = [ports.notices.finished(run, step, now) for step in ended]
+    notices = [ports.notices.finished(run, ended, now)] if ended else []
     if ports.keeps_events:
         view.ticketed.clear()
     ready = [step for step in view.touched.values() if needs_ticket(view, step)]

@@ -43,11 +43,13 @@ class EventNotices:
         self._same.move_to_end((digest, key))
         return kept[0]
 
-    def _event(self, run: RunFacts, receiver: str, kind: str, event: events_pb2.Event, now_ms: int) -> Notice:
+    def _event(
+        self, run: RunFacts, receiver: str, kind: str, event: events_pb2.Event, now_ms: int, *, patient: bool = False
+    ) -> Notice:
         event.event_id = self._ids.random128().bytes
         event.at_ms = now_ms
         event.traceparent = run.traceparent
-        return Notice(receiver, kind, run.run_id, event.SerializeToString())
+        return Notice(receiver, kind, run.run_id, event.SerializeToString(), patient)
 
     def ready(self, run: RunFacts, graph: Graph, step: Step, steps: Mapping[str, Step], now_ms: int) -> Notice:
         """StepReady."""
@@ -69,10 +71,10 @@ class EventNotices:
         fact.epoch = run.epoch
         return self._event(run, "scheduler", "step_ready", event, now_ms)
 
-    def finished(self, run: RunFacts, step: Step, now_ms: int) -> Notice:
-        """StepFinished."""
-        fact = translate.finished_event(run, step, now_ms)
-        return self._event(run, "launch", "step_finished", events_pb2.Event(step_finished=fact), now_ms)
+    def finished(self, run: RunFacts, steps: Sequence[Step], now_ms: int) -> Notice:
+        """StepsFinished. Only the run's log is written of it, and people read that: it is patient."""
+        fact = events_pb2.StepsFinished(steps=[translate.finished_event(run, step, now_ms) for step in steps])
+        return self._event(run, "launch", "steps_finished", events_pb2.Event(steps_finished=fact), now_ms, patient=True)
 
     def graph_finished(
         self, run: RunFacts, graph: Graph, end: GraphEnd, steps: Mapping[str, Step], told: Sequence[Step], now_ms: int

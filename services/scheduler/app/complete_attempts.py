@@ -148,7 +148,8 @@ async def _succeed(
         row = won.get(ask.holder.key)
         if row is not None:
             continued = continue_runs.names(work, ask.holder.key)
-            notices.append(ports.notices.finished(_finished(ask, row, now_ms), now_ms, continued))
+            patient = continue_runs.carries_on(work, ask.holder.key)
+            notices.append(ports.notices.finished(_finished(ask, row, now_ms), now_ms, continued, patient=patient))
             notices += ports.notices.raises(ask.holder.key, row.fence, row.points)
     await tx.send(notices, now_ms)
     return won

@@ -124,3 +124,12 @@ def failed(book: Book, desk: ClaimDesk, work: Continuation, epochs: dict[int, in
 def names(work: Continuation, key: Key) -> Sequence[str]:
     """Successors of a step that were ticketed."""
     return work.told.get(key, ())
+
+
+def carries_on(work: Continuation, key: Key) -> bool:
+    """Whether everything that follows a step was ticketed: readiness has nothing to decide, and may hear of it later."""
+    told = work.told.get(key)
+    if not told:
+        return False
+    _, successors = work.following[key]
+    return len(told) == len(successors) and successors[0].whole

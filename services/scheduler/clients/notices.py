@@ -25,11 +25,13 @@ class EventNotices:
     def __init__(self, ids: IdSource) -> None:
         self._ids = ids
 
-    def _event(self, run_id: UUID, receiver: str, kind: str, event: events_pb2.Event, now_ms: int) -> Notice:
+    def _event(
+        self, run_id: UUID, receiver: str, kind: str, event: events_pb2.Event, now_ms: int, *, patient: bool = False
+    ) -> Notice:
         event.event_id = self._ids.random128().bytes
         event.at_ms = now_ms
         event.traceparent = traceparent()
-        return Notice(receiver, kind, run_id, event.SerializeToString())
+        return Notice(receiver, kind, run_id, event.SerializeToString(), patient)
 
     def first_lease(self, run_id: UUID, now_ms: int) -> Notice:
         """FirstLease → launch."""
@@ -46,7 +48,7 @@ class EventNotices:
         steps.fields[step_key].ParseFromString(output or _NULL)
         return value.SerializeToString()
 
-    def finished(self, fact: Finished, now_ms: int, continued: Sequence[str] = ()) -> Notice:
+    def finished(self, fact: Finished, now_ms: int, continued: Sequence[str] = (), *, patient: bool = False) -> Notice:
         """AttemptFinished → readiness."""
         failure = fact.failure
         said = events_pb2.AttemptFinished(
@@ -67,7 +69,8 @@ class EventNotices:
             ended_at_ms=fact.ended_ms,
             continued=continued,
         )
-        return self._event(fact.run_id, "readiness", "attempt_finished", events_pb2.Event(attempt_finished=said), now_ms)
+        event = events_pb2.Event(attempt_finished=said)
+        return self._event(fact.run_id, "readiness", "attempt_finished", event, now_ms, patient=patient)
 
     def raises(self, key: Key, fence: StepFence, points: int) -> list[Notice]:
         """One raise per point."""

@@ -83,6 +83,8 @@ class Successor:
     step_key: str
     contract: Contract
     input_limit_bytes: int
+    whole: bool = False
+    """Whether it, and those told with it, are all that follows."""
 
 
 @value(frozen=True, slots=True)

@@ -282,7 +282,7 @@ class SchedulerTx:
 
     async def send(self, notices: Sequence[Notice], now_ms: int) -> None:
         """Outbox rows."""
-        events = [Outgoing(self._ids.random128(), n.receiver, n.kind, n.run_id, n.payload) for n in notices]
+        events = [Outgoing(self._ids.random128(), n.receiver, n.kind, n.run_id, n.payload, n.patient) for n in notices]
         if events:
             await append(self._tx, events, now_ms)
             self.sent.extend(events)

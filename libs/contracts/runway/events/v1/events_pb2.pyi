@@ -123,6 +123,7 @@ class Event(google.protobuf.message.Message):
     STEP_FINISHED_FIELD_NUMBER: builtins.int
     GRAPH_FINISHED_FIELD_NUMBER: builtins.int
     USAGE_SETTLED_FIELD_NUMBER: builtins.int
+    STEPS_FINISHED_FIELD_NUMBER: builtins.int
     event_id: builtins.bytes
     """128 random bits; equal for every delivery of the same fact."""
     at_ms: builtins.int
@@ -181,6 +182,10 @@ class Event(google.protobuf.message.Message):
     def usage_settled(self) -> Global___UsageSettled:
         """gateway → launch."""
 
+    @property
+    def steps_finished(self) -> Global___StepsFinished:
+        """readiness → launch."""
+
     def __init__(
         self,
         *,
@@ -200,12 +205,13 @@ class Event(google.protobuf.message.Message):
         step_finished: Global___StepFinished | None = ...,
         graph_finished: Global___GraphFinished | None = ...,
         usage_settled: Global___UsageSettled | None = ...,
+        steps_finished: Global___StepsFinished | None = ...,
     ) -> None: ...
-    _HasFieldArgType: typing_extensions.TypeAlias = typing.Literal["attempt_finished", b"attempt_finished", "command_recorded", b"command_recorded", "effect_resolved", b"effect_resolved", "effect_unknown", b"effect_unknown", "fact", b"fact", "first_lease", b"first_lease", "graph_finished", b"graph_finished", "point_quiesced", b"point_quiesced", "run_closing", b"run_closing", "run_launched", b"run_launched", "step_finished", b"step_finished", "step_ready", b"step_ready", "step_revoked", b"step_revoked", "usage_settled", b"usage_settled"]
+    _HasFieldArgType: typing_extensions.TypeAlias = typing.Literal["attempt_finished", b"attempt_finished", "command_recorded", b"command_recorded", "effect_resolved", b"effect_resolved", "effect_unknown", b"effect_unknown", "fact", b"fact", "first_lease", b"first_lease", "graph_finished", b"graph_finished", "point_quiesced", b"point_quiesced", "run_closing", b"run_closing", "run_launched", b"run_launched", "step_finished", b"step_finished", "step_ready", b"step_ready", "step_revoked", b"step_revoked", "steps_finished", b"steps_finished", "usage_settled", b"usage_settled"]
     def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
-    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["at_ms", b"at_ms", "attempt_finished", b"attempt_finished", "command_recorded", b"command_recorded", "effect_resolved", b"effect_resolved", "effect_unknown", b"effect_unknown", "event_id", b"event_id", "fact", b"fact", "first_lease", b"first_lease", "graph_finished", b"graph_finished", "point_quiesced", b"point_quiesced", "run_closing", b"run_closing", "run_launched", b"run_launched", "step_finished", b"step_finished", "step_ready", b"step_ready", "step_revoked", b"step_revoked", "traceparent", b"traceparent", "usage_settled", b"usage_settled"]
+    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["at_ms", b"at_ms", "attempt_finished", b"attempt_finished", "command_recorded", b"command_recorded", "effect_resolved", b"effect_resolved", "effect_unknown", b"effect_unknown", "event_id", b"event_id", "fact", b"fact", "first_lease", b"first_lease", "graph_finished", b"graph_finished", "point_quiesced", b"point_quiesced", "run_closing", b"run_closing", "run_launched", b"run_launched", "step_finished", b"step_finished", "step_ready", b"step_ready", "step_revoked", b"step_revoked", "steps_finished", b"steps_finished", "traceparent", b"traceparent", "usage_settled", b"usage_settled"]
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_fact: typing_extensions.TypeAlias = typing.Literal["run_launched", "run_closing", "step_ready", "step_revoked", "first_lease", "point_quiesced", "attempt_finished", "command_recorded", "effect_unknown", "effect_resolved", "step_finished", "graph_finished", "usage_settled"]
+    _WhichOneofReturnType_fact: typing_extensions.TypeAlias = typing.Literal["run_launched", "run_closing", "step_ready", "step_revoked", "first_lease", "point_quiesced", "attempt_finished", "command_recorded", "effect_unknown", "effect_resolved", "step_finished", "graph_finished", "usage_settled", "steps_finished"]
     _WhichOneofArgType_fact: typing_extensions.TypeAlias = typing.Literal["fact", b"fact"]
     def WhichOneof(self, oneof_group: _WhichOneofArgType_fact) -> _WhichOneofReturnType_fact | None: ...
 
@@ -439,8 +445,11 @@ class Successors(google.protobuf.message.Message):
 
     STEPS_FIELD_NUMBER: builtins.int
     INPUT_LIMIT_BYTES_FIELD_NUMBER: builtins.int
+    WHOLE_FIELD_NUMBER: builtins.int
     input_limit_bytes: builtins.int
     """Largest input of a step, in bytes: what would have a larger one is left to readiness."""
+    whole: builtins.bool
+    """Whether nothing else follows: once these are ticketed, nobody waits for readiness to hear of the success."""
     @property
     def steps(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___Successor]:
         """Each of them; those that need more are not named."""
@@ -450,8 +459,9 @@ class Successors(google.protobuf.message.Message):
         *,
         steps: collections.abc.Iterable[Global___Successor] | None = ...,
         input_limit_bytes: builtins.int = ...,
+        whole: builtins.bool = ...,
     ) -> None: ...
-    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["input_limit_bytes", b"input_limit_bytes", "steps", b"steps"]
+    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["input_limit_bytes", b"input_limit_bytes", "steps", b"steps", "whole", b"whole"]
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
 
 Global___Successors: typing_extensions.TypeAlias = Successors
@@ -873,6 +883,27 @@ class StepFinished(google.protobuf.message.Message):
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
 
 Global___StepFinished: typing_extensions.TypeAlias = StepFinished
+
+@typing.final
+class StepsFinished(google.protobuf.message.Message):
+    """Steps of one run reached terminal states."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    STEPS_FIELD_NUMBER: builtins.int
+    @property
+    def steps(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___StepFinished]:
+        """Each of them, in the order in which they ended."""
+
+    def __init__(
+        self,
+        *,
+        steps: collections.abc.Iterable[Global___StepFinished] | None = ...,
+    ) -> None: ...
+    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["steps", b"steps"]
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+
+Global___StepsFinished: typing_extensions.TypeAlias = StepsFinished
 
 @typing.final
 class GraphFinished(google.protobuf.message.Message):
