@@ -2,8 +2,8 @@
 
 Can go wrong: more waits than there is room for. Then the lane takes no more and the rest stays in the table. A timer fires
 early, or time moves between two looks at the clock: at one and the same moment a lane that has something either gives a batch
-or says how long it still waits, or is full of batches in flight; never none of them, or what waits would wait for ever. An event
-that overtakes another of its key: patient ones go before whatever follows them.
+or says how long it still waits, or is full of batches in flight; never none of them, or what waits would wait for ever. An
+event that overtakes another of its key: patient ones go before whatever follows them.
 """
 
 from collections import deque

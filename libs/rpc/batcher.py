@@ -14,7 +14,7 @@ import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Hashable, Sequence
 from contextvars import Context
-from typing import Generic, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 from libs.kernel.refusal import Reason, Refusal
 from libs.telemetry.catalogue import BATCH_ITEMS, BATCH_SECONDS, BATCH_WAITING
@@ -23,7 +23,60 @@ from libs.telemetry.traces import span, trace_id_for_error, traceparent, tracing
 
 T = TypeVar("T")
 R = TypeVar("R")
+S = TypeVar("S")
+C = TypeVar("C", contravariant=True)
 log = get_logger(__name__)
+
+
+class _Outcome(Protocol[C]):
+    """Where an item's outcome goes: a future, or a place among those of its call."""
+
+    def cancelled(self) -> bool: ...
+
+    def done(self) -> bool: ...
+
+    def set_result(self, outcome: C) -> None: ...
+
+    def set_exception(self, refusal: Refusal) -> None: ...
+
+
+class _Together(Generic[S]):
+    """The outcomes of a call's items; told when the last of them is there."""
+
+    __slots__ = ("_left", "_outcomes", "told")
+
+    def __init__(self, count: int, told: "asyncio.Future[list[S | Refusal]]") -> None:
+        self.told = told
+        self._left = count
+        self._outcomes: list[Any] = [None] * count
+
+    def put(self, place: int, outcome: S | Refusal) -> None:
+        self._outcomes[place] = outcome
+        self._left -= 1
+        if not self._left and not self.told.done():
+            self.told.set_result(self._outcomes)
+
+
+class _Place(Generic[S]):
+    """One item's place."""
+
+    __slots__ = ("_all", "_place")
+
+    def __init__(self, together: _Together[S], place: int) -> None:
+        self._all = together
+        self._place = place
+
+    def cancelled(self) -> bool:
+        return self._all.told.cancelled()
+
+    def done(self) -> bool:
+        return self._all.told.done()
+
+    def set_result(self, outcome: S) -> None:
+        self._all.put(self._place, outcome)
+
+    def set_exception(self, refusal: Refusal) -> None:
+        self._all.put(self._place, refusal)
 
 
 class Batcher(Generic[T, R]):
@@ -48,7 +101,7 @@ class Batcher(Generic[T, R]):
         self._limit = in_flight
         self._spacing_s = spacing_ms / 1000
         self._max_waiting = max_waiting
-        self._waiting: deque[tuple[T, asyncio.Future[R], str]] = deque()
+        self._waiting: deque[tuple[T, _Outcome[R], str]] = deque()
         self._running: set[asyncio.Task[None]] = set()
         self._wake: asyncio.Handle | None = None
         self._started_at = float("-inf")
@@ -60,18 +113,37 @@ class Batcher(Generic[T, R]):
     async def submit(self, item: T) -> R:
         """The outcome of this item; raises its Refusal."""
         if len(self._waiting) >= self._max_waiting:
-            raise Refusal(
-                Reason.QUOTA_EXCEEDED,
-                f"{self._max_waiting} calls already wait for {self._name}",
-                remedy="repeat the same call later; nothing was decided",
-                retry_after_ms=200,
-            )
+            raise self._crowded()
         loop = asyncio.get_running_loop()
         outcome: asyncio.Future[R] = loop.create_future()
         self._waiting.append((item, outcome, traceparent() if tracing() else ""))
         if self._wake is None or len(self._waiting) == self._max_batch:
             self._schedule(loop)
         return await outcome
+
+    async def submit_many(self, items: Sequence[T]) -> list[R | Refusal]:
+        """The outcomes of the items of one call, in their order. The same as `submit` of each, at the cost of one."""
+        if not items:
+            return []
+        loop = asyncio.get_running_loop()
+        together: _Together[R] = _Together(len(items), loop.create_future())
+        trace = traceparent() if tracing() else ""
+        room = max(0, self._max_waiting - len(self._waiting))
+        for place, item in enumerate(items[:room]):
+            self._waiting.append((item, _Place(together, place), trace))
+        for place in range(room, len(items)):
+            together.put(place, self._crowded())
+        if self._wake is None or len(self._waiting) >= self._max_batch:
+            self._schedule(loop)
+        return await together.told
+
+    def _crowded(self) -> Refusal:
+        return Refusal(
+            Reason.QUOTA_EXCEEDED,
+            f"{self._max_waiting} calls already wait for {self._name}",
+            remedy="repeat the same call later; nothing was decided",
+            retry_after_ms=200,
+        )
 
     async def close(self) -> None:
         """Waits until everything submitted has its outcome."""
@@ -112,10 +184,10 @@ class Batcher(Generic[T, R]):
         task.add_done_callback(lambda done: self._ended(done, keys))
         self._schedule(loop)
 
-    def _take(self) -> "list[tuple[T, asyncio.Future[R], str]]":
+    def _take(self) -> "list[tuple[T, _Outcome[R], str]]":
         """The next batch; items whose key is busy keep their place."""
-        batch: list[tuple[T, asyncio.Future[R], str]] = []
-        held: list[tuple[T, asyncio.Future[R], str]] = []
+        batch: list[tuple[T, _Outcome[R], str]] = []
+        held: list[tuple[T, _Outcome[R], str]] = []
         while self._waiting and len(batch) < self._max_batch:
             entry = self._waiting.popleft()
             if entry[1].cancelled():
@@ -131,7 +203,7 @@ class Batcher(Generic[T, R]):
         if not loop.is_closed():
             self._schedule(loop)
 
-    async def _run(self, batch: "list[tuple[T, asyncio.Future[R], str]]") -> None:
+    async def _run(self, batch: "list[tuple[T, _Outcome[R], str]]") -> None:
         """Handles one batch; whatever happens, each of its items gets an outcome."""
         started = time.perf_counter()
         outcomes: Sequence[R | Refusal]

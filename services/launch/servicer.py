@@ -1,7 +1,6 @@
 """gRPC of launch: parse → app → translate. No decisions, no SQL."""
 
-import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Collection
 from typing import Any
 from uuid import UUID
 
@@ -20,7 +19,7 @@ from services.launch.app.check_schemas import refuse_misfit
 from services.launch.app.launch_runs import LaunchAsk, Launched, check, is_repeat, launch_runs
 from services.launch.app.limit_rate import LaunchRate
 from services.launch.app.publish_version import publish_version, refuse_invalid
-from services.launch.app.wait_runs import WaitHub, wait_run, watch_run
+from services.launch.app.wait_runs import WaitHub, wait_run, wait_runs, watch_run
 from services.launch.clients.explanations import Explanations
 from services.launch.domain.run import Run, RunState
 from services.launch.domain.workflow import NAME
@@ -146,11 +145,7 @@ class LaunchServicer(launch_service_pb2_grpc.LaunchServiceServicer):
                 asks[number] = await self._ask(caller, launch)
             except Refusal as refusal:
                 answers[number] = refusal
-        outcomes = await asyncio.gather(*(self._launch.submit(ask) for ask in asks.values()), return_exceptions=True)
-        for number, outcome in zip(asks, outcomes, strict=True):
-            if isinstance(outcome, BaseException) and not isinstance(outcome, Refusal):
-                raise outcome
-            answers[number] = outcome
+        answers |= zip(asks, await self._launch.submit_many(list(asks.values())), strict=True)
         return pb.LaunchRunsResponse(results=[_result(answers[number]) for number in range(len(request.launches))])
 
     async def _run(self, text: str) -> Run:
@@ -159,7 +154,7 @@ class LaunchServicer(launch_service_pb2_grpc.LaunchServiceServicer):
 
     async def _read(self, caller: Caller, run_id: UUID) -> Run:
         run = await self._get.submit(run_id)
-        if run.head.tenant != caller.tenant or (caller.project and run.head.project != caller.project):
+        if not _may_see(caller, run):
             raise not_found("run")
         return run
 
@@ -217,13 +212,32 @@ class LaunchServicer(launch_service_pb2_grpc.LaunchServiceServicer):
         """See the contract."""
         caller = current_call().require_caller()
         run_id = uuid_from_text(request.run_id, "run_id")
-        timeout = translate.to_ms(request.timeout) if request.HasField("timeout") else DEFAULT_WAIT_MS
-        if not 0 <= timeout <= MAX_WAIT_MS:
-            raise invalid_field("timeout", f"must be between 0 and {MAX_WAIT_MS} ms", "wait again for longer")
+        timeout = _wait_ms(request)
         settled = request.until == pb.WAIT_UNTIL_SETTLED
         read = lambda: self._read(caller, run_id)  # noqa: E731
         run, reached = await wait_run(self._hub, read, run_id, settled=settled, timeout_ms=timeout, clock=self._ports.clock)
         return pb.WaitRunResponse(run=translate.run_message(run), reached=reached)
+
+    async def WaitRuns(self, request: pb.WaitRunsRequest, context: Any) -> AsyncIterator[pb.WaitRunsResponse]:
+        """See the contract."""
+        caller = current_call().require_caller()
+        asked = {uuid_from_text(text, "run_ids"): text for text in request.run_ids}
+        settled = request.until == pb.WAIT_UNTIL_SETTLED
+
+        async def read(run_ids: Collection[UUID]) -> dict[UUID, Run]:
+            found = await self._ports.reads.runs(list(run_ids))
+            return {run_id: run for run_id, run in found.items() if _may_see(caller, run)}
+
+        waited = wait_runs(self._hub, read, asked, settled=settled, timeout_ms=_wait_ms(request), clock=self._ports.clock)
+        async for told in waited:
+            yield pb.WaitRunsResponse(
+                runs=[
+                    pb.WaitedRun(run_id=asked[run_id], run=translate.run_message(run))
+                    if run is not None
+                    else pb.WaitedRun(run_id=asked[run_id], error=item_error(not_found("run")))
+                    for run_id, run in told.items()
+                ]
+            )
 
     async def ListRunEvents(self, request: pb.ListRunEventsRequest, context: Any) -> pb.ListRunEventsResponse:
         """See the contract."""
@@ -239,6 +253,17 @@ class LaunchServicer(launch_service_pb2_grpc.LaunchServiceServicer):
         """See the contract."""
         run = await self._run(request.run_id)
         return await self._explanations.of(run, request)
+
+
+def _may_see(caller: Caller, run: Run) -> bool:
+    return run.head.tenant == caller.tenant and caller.project in ("", run.head.project)
+
+
+def _wait_ms(request: pb.WaitRunRequest | pb.WaitRunsRequest) -> int:
+    timeout = translate.to_ms(request.timeout) if request.HasField("timeout") else DEFAULT_WAIT_MS
+    if not 0 <= timeout <= MAX_WAIT_MS:
+        raise invalid_field("timeout", f"must be between 0 and {MAX_WAIT_MS} ms", "wait again for longer")
+    return timeout
 
 
 def _result(answer: Launched | Refusal) -> pb.LaunchResult:

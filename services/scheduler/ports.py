@@ -175,7 +175,7 @@ class Notices(Protocol):
         ...
 
     def finished(self, fact: Finished, now_ms: int, continued: Sequence[str] = (), *, patient: bool = False) -> Notice:
-        """AttemptFinished → readiness; with successors that were ticketed in the same commit. `patient`: nothing waits for it."""
+        """AttemptFinished → readiness; with successors that were ticketed in the same commit."""
         ...
 
     def next_input(self, ticket_input: bytes, step_key: str, output: bytes) -> bytes:

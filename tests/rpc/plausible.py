@@ -59,6 +59,7 @@ def good_requests(lease: wk.Lease, other_run: str) -> dict[str, list[Message]]:
         ("GetRun", la.GetRunRequest(run_id=run)),
         ("WatchRun", la.WatchRunRequest(run_id=run, after_sequence=1)),
         ("WaitRun", la.WaitRunRequest(run_id=run, until=la.WAIT_UNTIL_DECIDED)),
+        ("WaitRuns", la.WaitRunsRequest(run_ids=[run, other_run], until=la.WAIT_UNTIL_SETTLED)),
         ("ListRunEvents", la.ListRunEventsRequest(run_id=run, after_sequence=1, page_size=3)),
         ("ExplainRun", la.ExplainRunRequest(run_id=run, step_key="act", page_size=2, page_token="1")),
         ("ExplainRun", la.ExplainRunRequest(run_id=run)),

@@ -52,7 +52,7 @@ ORDER = (
     "reconciler",
 )
 """A run is known before it is asked for; keys are revoked last."""
-LONG_POLLS = ("ClaimAttempts", "WaitRun", "WaitEffect", "WatchRun", "InvokeTool", "Generate")
+LONG_POLLS = ("ClaimAttempts", "WaitRun", "WaitRuns", "WaitEffect", "WatchRun", "InvokeTool", "Generate")
 """May outlast our patience: that is their purpose."""
 VOLATILE = (
     "outbox",

@@ -11,7 +11,6 @@ from datetime import timedelta
 from typing import Any, Self
 
 import grpc
-from google.protobuf.duration_pb2 import Duration
 from pydantic import BaseModel
 from runway.checkpoint.v1 import checkpoint_service_pb2 as cp
 from runway.checkpoint.v1 import checkpoint_service_pb2_grpc
@@ -31,6 +30,7 @@ from runway_sdk.connection import Connection, Target, find_target
 from runway_sdk.errors import RunwayError, Unavailable, error_of, item_error_of
 from runway_sdk.gather import Gather
 from runway_sdk.values import from_value, to_value
+from runway_sdk.waits import Waits
 from runway_sdk.workflow import Workflow
 
 CLASSES = {
@@ -43,7 +43,6 @@ TERMINAL = frozenset(
     {pb.RUN_STATE_SUCCEEDED, pb.RUN_STATE_FAILED, pb.RUN_STATE_CANCELLED, pb.RUN_STATE_EXPIRED, pb.RUN_STATE_DENIED}
 )
 DECIDED = TERMINAL | {pb.RUN_STATE_CANCELLING, pb.RUN_STATE_CLOSING}
-WAIT_S = 20
 RESUME_PAUSE_S = 0.2
 """Before a broken stream is opened again, so that a server on its way up is not asked in a tight loop."""
 LAUNCH_FOR_S = 60
@@ -71,6 +70,7 @@ class Client:
         self._gateway = gateway_service_pb2_grpc.GatewayServiceStub(public("gateway"))
         self._checkpoint = checkpoint_service_pb2_grpc.CheckpointServiceStub(public("checkpoint"))
         self._reconciler = reconciler_service_pb2_grpc.ReconcilerServiceStub(control("reconciler"))
+        self._waits = Waits(self._connection, self._launch)
         self._gather: Gather[pb.LaunchRunRequest, pb.LaunchResult] = Gather(self._launch_together, most=200)
 
     async def __aenter__(self) -> Self:
@@ -80,7 +80,8 @@ class Client:
         await self.close()
 
     async def close(self) -> None:
-        """Closes the channels."""
+        """Ends waits, closes the channels."""
+        await self._waits.close()
         await self._connection.close()
 
     async def _call(self, method: Any, request: Any, timeout_s: float = 30.0) -> Any:
@@ -169,24 +170,7 @@ class Client:
 
     async def wait(self, run_id: str, *, settled: bool = False, timeout_s: float = 3600.0) -> pb.Run:
         """The run once its outcome is decided (`settled`: once it is terminal), or when the time has passed."""
-        loop = asyncio.get_running_loop()
-        end = loop.time() + timeout_s
-        until = pb.WAIT_UNTIL_SETTLED if settled else pb.WAIT_UNTIL_DECIDED
-        while True:
-            left_s = max(0.0, min(WAIT_S, end - loop.time()))
-            duration = Duration()
-            duration.FromMilliseconds(int(left_s * 1000))
-            request = pb.WaitRunRequest(run_id=run_id, until=until, timeout=duration)
-            try:
-                answer = await self._call(self._launch.WaitRun, request, left_s + 10)
-            except Unavailable as away:
-                if loop.time() >= end:
-                    raise
-                await asyncio.sleep(max(0.1, away.retry_after_ms / 1000))
-                continue
-            if answer.reached or loop.time() >= end:
-                run: pb.Run = answer.run
-                return run
+        return await self._waits.wait(run_id, settled=settled, timeout_s=timeout_s)
 
     async def result(self, run_id: str, *, timeout_s: float = 3600.0) -> Any:
         """The run's output; raises RunFailed where it did not succeed in time."""

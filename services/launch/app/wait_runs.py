@@ -5,8 +5,9 @@ every `poll_ms`. Can go wrong: a poke lost between reading and waiting. A waiter
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from typing import Protocol
 from uuid import UUID
 
@@ -15,6 +16,40 @@ from services.launch.domain.run import DECIDED, TERMINAL, Run, RunEventFacts
 from services.launch.ports import Reads
 
 Seen = tuple[int, int, int]
+
+
+class Waiter(Protocol):
+    """Who is told that a run changed."""
+
+    def set(self) -> None:
+        """It did."""
+        ...
+
+
+class Changes:
+    """Which of many runs changed since somebody looked."""
+
+    def __init__(self, run_ids: Iterable[UUID]) -> None:
+        self.names = set(run_ids)
+        self.some = asyncio.Event()
+
+    def take(self) -> set[UUID]:
+        """All of them, once."""
+        names, self.names = self.names, set()
+        self.some.clear()
+        return names
+
+
+@dataclass(frozen=True, slots=True)
+class _OneOf:
+    """A run among those of a wait for many."""
+
+    changes: Changes
+    run_id: UUID
+
+    def set(self) -> None:
+        self.changes.names.add(self.run_id)
+        self.changes.some.set()
 
 
 class Versions(Protocol):
@@ -30,8 +65,8 @@ class WaitHub:
 
     def __init__(self, versions: Versions) -> None:
         self._versions = versions
-        self._log: dict[UUID, set[asyncio.Event]] = {}
-        self._state: dict[UUID, set[asyncio.Event]] = {}
+        self._log: dict[UUID, set[Waiter]] = {}
+        self._state: dict[UUID, set[Waiter]] = {}
         self._seen: dict[UUID, Seen] = {}
 
     def poke(self, run_ids: Iterable[UUID], *, state: bool = True) -> None:
@@ -46,11 +81,24 @@ class WaitHub:
     @contextmanager
     def watching(self, run_id: UUID, *, state_only: bool = False) -> Iterator[asyncio.Event]:
         """An event that is set whenever the run changes, while the block lasts."""
-        waiting = self._state if state_only else self._log
         waiter = asyncio.Event()
+        with self._listed(run_id, waiter, self._state if state_only else self._log):
+            yield waiter
+
+    @contextmanager
+    def watching_many(self, run_ids: Collection[UUID]) -> Iterator[Changes]:
+        """The runs whose state changed, while the block lasts; at first all of them."""
+        changes = Changes(run_ids)
+        with ExitStack() as stack:
+            for run_id in run_ids:
+                stack.enter_context(self._listed(run_id, _OneOf(changes, run_id), self._state))
+            yield changes
+
+    @contextmanager
+    def _listed(self, run_id: UUID, waiter: Waiter, waiting: dict[UUID, set[Waiter]]) -> Iterator[None]:
         waiting.setdefault(run_id, set()).add(waiter)
         try:
-            yield waiter
+            yield
         finally:
             waiters = waiting[run_id]
             waiters.discard(waiter)
@@ -88,6 +136,40 @@ async def wait_run(
                 changed.clear()
             except TimeoutError:
                 continue
+
+
+async def wait_runs(
+    hub: WaitHub,
+    read: Callable[[Collection[UUID]], Awaitable[Mapping[UUID, Run]]],
+    run_ids: Collection[UUID],
+    *,
+    settled: bool,
+    timeout_ms: int,
+    clock: Clock,
+) -> AsyncIterator[dict[UUID, Run | None]]:
+    """Runs whose outcome is decided (or that are terminal), each once, those of a moment together; None: it is not there.
+
+    Ends when each was told, or the time has passed.
+    """
+    wanted = TERMINAL if settled else DECIDED
+    end = clock.monotonic_ms() + timeout_ms
+    left = set(run_ids)
+    with hub.watching_many(left) as changes:
+        while left:
+            asked = changes.take() & left
+            found = await read(asked) if asked else {}
+            there = {run_id: found.get(run_id) for run_id in asked}
+            told = {run_id: run for run_id, run in there.items() if run is None or run.head.state in wanted}
+            left -= told.keys()
+            if told:
+                yield told
+            wait_ms = end - clock.monotonic_ms()
+            if not left or wait_ms <= 0:
+                return
+            try:
+                await asyncio.wait_for(changes.some.wait(), wait_ms / 1000)
+            except TimeoutError:
+                return
 
 
 async def watch_run(

@@ -3,7 +3,6 @@
 Completions, commands and renewals that arrive together form one batch, across calls.
 """
 
-import asyncio
 from collections.abc import Sequence
 from typing import TypeVar
 
@@ -141,16 +140,8 @@ class LocalWorkers:
 
 async def _submit(batcher: Batcher[T, R], asks: Sequence[T | Refusal]) -> list[R | Refusal]:
     """One outcome per item; an item that is refused already keeps its refusal."""
-
-    async def one(ask: T | Refusal) -> R | Refusal:
-        if isinstance(ask, Refusal):
-            return ask
-        try:
-            return await batcher.submit(ask)
-        except Refusal as refusal:
-            return refusal
-
-    return list(await asyncio.gather(*(one(ask) for ask in asks)))
+    told = iter(await batcher.submit_many([ask for ask in asks if not isinstance(ask, Refusal)]))
+    return [ask if isinstance(ask, Refusal) else next(told) for ask in asks]
 
 
 def _error(outcome: bool | Refusal) -> common_pb2.ItemError | None:

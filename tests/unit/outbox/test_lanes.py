@@ -85,3 +85,64 @@ def test_a_wait_that_a_timer_cannot_measure_is_over() -> None:
     lane.again([event(3)])
     assert 6869.393 + 0.02 - 6869.413 > 0, "a clock of whole milliseconds reads 20 ms later, and a sum of floats does not"
     assert lane.take(6869.413)
+
+
+def patient(number: int, key: int) -> Outgoing:
+    return Outgoing(UUID(int=number), "readiness", "attempt_finished", UUID(int=key), b"x", patient=True)
+
+
+def urgent(number: int, key: int) -> Outgoing:
+    return Outgoing(UUID(int=number), "readiness", "attempt_finished", UUID(int=key), b"x")
+
+
+def numbers(batch: list[Outgoing]) -> list[int]:
+    return [each.event_id.int for each in batch]
+
+
+def test_patient_events_wait_for_others_under_load_and_go_by_their_keys() -> None:
+    lane = lane_of(RelaySettings(spacing_ms=20, patience_ms=200), patient(1, 7), patient(2, 8))
+    assert numbers(lane.take(10.0)) == [1, 2], "what came before was lonely: nothing is gained by waiting"
+    for each in (patient(3, 7), patient(4, 8), patient(5, 7)):
+        lane.admit(each)
+    assert lane.take(10.1) == []
+    assert round(lane.waits_s(10.1), 3) == 0.1
+    assert numbers(lane.take(10.2)) == [3, 5, 4]
+    assert lane.waits_s(10.2) == 0
+
+
+def test_a_lonely_patient_event_goes_at_once() -> None:
+    lane = lane_of(RelaySettings(patience_ms=200), patient(1, 7))
+    assert numbers(lane.take(10.0)) == [1]
+    lane.admit(patient(2, 7))
+    assert numbers(lane.take(10.001)) == [2]
+
+
+def test_an_event_takes_along_what_waits_of_its_key_and_never_overtakes_it() -> None:
+    lane = lane_of(RelaySettings(spacing_ms=20, patience_ms=200), patient(1, 7), patient(2, 8))
+    lane.take(10.0)
+    for each in (patient(3, 7), patient(4, 8), urgent(5, 7)):
+        lane.admit(each)
+    assert numbers(lane.take(10.02)) == [3, 5]
+    assert round(lane.waits_s(10.02), 3) == 0.18, "the other key has its own patience"
+    assert numbers(lane.take(10.2)) == [4]
+
+
+def test_patient_events_of_a_lane_that_is_emptied_are_gone_with_the_others() -> None:
+    lane = lane_of(RelaySettings(patience_ms=200), patient(1, 7), urgent(2, 8))
+    lane.clear()
+    assert (lane.take(10.0), lane.waits_s(10.0)) == ([], 0)
+
+
+def test_a_lane_with_patient_events_alone_gives_a_batch_or_says_how_long_it_waits() -> None:
+    settings = RelaySettings(spacing_ms=20, patience_ms=50, retry_first_ms=30)
+    began_s = 6869.393
+    for failed in (False, True):
+        for step in range(120):
+            lane = lane_of(settings, patient(1, 7), patient(2, 7))
+            assert lane.take(began_s)
+            if failed:
+                lane.failed(began_s)
+            lane.admit(patient(3, 7))
+            now_s = round(began_s + step / 1000, 3)
+            waits_s = lane.waits_s(now_s)
+            assert bool(lane.take(now_s)) != bool(waits_s), (failed, step)

@@ -25,3 +25,17 @@ def test_templates_weigh_no_more_than_they_may_and_the_oldest_goes(monkeypatch: 
     again = made._template(b"0", CHAIN, "a")
     assert again is not first
     assert again == first
+
+
+def test_a_ticket_says_whether_anything_else_follows() -> None:
+    split = graph(
+        node("a"),
+        node("b", ("a", When.SUCCESS)),
+        node("c", ("a", When.FAILURE)),
+        node("d", ("b", When.SUCCESS), ("c", When.ALWAYS)),
+    )
+    made = EventNotices(SeededIds(), 1_000)
+    assert made._template(b"0", CHAIN, "a").successors.whole
+    beside = made._template(b"1", split, "a").successors
+    assert [after.step_key for after in beside.steps] == ["b"]
+    assert not beside.whole, "c waits for readiness to hear that a did not fail"

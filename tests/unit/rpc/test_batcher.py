@@ -238,3 +238,52 @@ async def test_items_of_one_key_are_never_in_two_batches_at_once() -> None:
     await wait_until(lambda: batches == [["a1"], ["b1"], ["a2", "a3"]])
     gates["b"].set()
     assert await asyncio.gather(*later) == ["a2", "b1", "a3"]
+
+
+async def test_the_items_of_one_call_are_judged_each_and_answered_in_their_order() -> None:
+    async def handle(items: list[int]) -> Sequence[int | Refusal]:
+        return [invalid_field("n", f"is {item}", "send even ones") if item % 2 else item * 10 for item in items]
+
+    batcher = Batcher(handle, name="t", max_batch=3, spacing_ms=0)
+    async with asyncio.timeout(WAIT_S):
+        assert await batcher.submit_many([]) == []
+        outcomes = await batcher.submit_many(list(range(8)))
+    assert [outcome if isinstance(outcome, int) else outcome.message for outcome in outcomes] == [
+        0, "n is 1", 20, "n is 3", 40, "n is 5", 60, "n is 7"
+    ]  # fmt: skip
+
+
+async def test_calls_of_many_and_of_one_share_batches() -> None:
+    recorder = Recorder(held=False)
+    batcher = Batcher(recorder.handle, name="t")
+    async with asyncio.timeout(WAIT_S):
+        many, one = await asyncio.gather(batcher.submit_many([1, 2]), batcher.submit(3))
+    assert (many, one, recorder.batches) == ([10, 20], 30, [[1, 2, 3]])
+
+
+async def test_a_call_of_many_that_went_away_is_not_handled() -> None:
+    recorder = Recorder()
+    batcher = Batcher(recorder.handle, name="t", in_flight=1)
+    first = asyncio.create_task(batcher.submit(0))
+    await recorder.until(1)
+    many = asyncio.create_task(batcher.submit_many([1, 2]))
+    await ticks()
+    many.cancel()
+    await ticks()
+    recorder.go.release()
+    recorder.go.release()
+    async with asyncio.timeout(WAIT_S):
+        assert await first == 0
+        await batcher.close()
+    assert recorder.batches == [[0]]
+
+
+async def test_what_of_a_call_finds_no_room_is_refused_and_the_rest_is_not() -> None:
+    recorder = Recorder(held=False)
+    batcher = Batcher(recorder.handle, name="t", max_waiting=2)
+    async with asyncio.timeout(WAIT_S):
+        outcomes = await batcher.submit_many([1, 2, 3])
+    assert outcomes[:2] == [10, 20]
+    refused = outcomes[2]
+    assert isinstance(refused, Refusal)
+    assert refused.reason is Reason.QUOTA_EXCEEDED

@@ -1138,6 +1138,93 @@ class WaitRunResponse(google.protobuf.message.Message):
 Global___WaitRunResponse: typing_extensions.TypeAlias = WaitRunResponse
 
 @typing.final
+class WaitRunsRequest(google.protobuf.message.Message):
+    """A wait for many runs."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    RUN_IDS_FIELD_NUMBER: builtins.int
+    UNTIL_FIELD_NUMBER: builtins.int
+    TIMEOUT_FIELD_NUMBER: builtins.int
+    until: Global___WaitUntil.ValueType
+    """What to wait for."""
+    @property
+    def run_ids(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
+        """The runs, at most 1,000."""
+
+    @property
+    def timeout(self) -> google.protobuf.duration_pb2.Duration:
+        """At most 60 s; unset: 20 s."""
+
+    def __init__(
+        self,
+        *,
+        run_ids: collections.abc.Iterable[builtins.str] | None = ...,
+        until: Global___WaitUntil.ValueType = ...,
+        timeout: google.protobuf.duration_pb2.Duration | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: typing_extensions.TypeAlias = typing.Literal["timeout", b"timeout"]
+    def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
+    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["run_ids", b"run_ids", "timeout", b"timeout", "until", b"until"]
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+
+Global___WaitRunsRequest: typing_extensions.TypeAlias = WaitRunsRequest
+
+@typing.final
+class WaitRunsResponse(google.protobuf.message.Message):
+    """Runs that came so far together."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    RUNS_FIELD_NUMBER: builtins.int
+    @property
+    def runs(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___WaitedRun]:
+        """One a run."""
+
+    def __init__(
+        self,
+        *,
+        runs: collections.abc.Iterable[Global___WaitedRun] | None = ...,
+    ) -> None: ...
+    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["runs", b"runs"]
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+
+Global___WaitRunsResponse: typing_extensions.TypeAlias = WaitRunsResponse
+
+@typing.final
+class WaitedRun(google.protobuf.message.Message):
+    """One run of a wait for many."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    RUN_ID_FIELD_NUMBER: builtins.int
+    RUN_FIELD_NUMBER: builtins.int
+    ERROR_FIELD_NUMBER: builtins.int
+    run_id: builtins.str
+    """As it was asked for."""
+    @property
+    def run(self) -> Global___Run:
+        """As it is now."""
+
+    @property
+    def error(self) -> runway.common.v1.common_pb2.ItemError:
+        """Why it is not waited for."""
+
+    def __init__(
+        self,
+        *,
+        run_id: builtins.str = ...,
+        run: Global___Run | None = ...,
+        error: runway.common.v1.common_pb2.ItemError | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: typing_extensions.TypeAlias = typing.Literal["error", b"error", "run", b"run"]
+    def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
+    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["error", b"error", "run", b"run", "run_id", b"run_id"]
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+
+Global___WaitedRun: typing_extensions.TypeAlias = WaitedRun
+
+@typing.final
 class ListRunEventsRequest(google.protobuf.message.Message):
     """A page of a run's log."""
 

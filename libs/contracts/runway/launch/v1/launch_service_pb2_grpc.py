@@ -86,6 +86,11 @@ class LaunchServiceStub(object):
                 request_serializer=runway_dot_launch_dot_v1_dot_launch__service__pb2.WaitRunRequest.SerializeToString,
                 response_deserializer=runway_dot_launch_dot_v1_dot_launch__service__pb2.WaitRunResponse.FromString,
                 _registered_method=True)
+        self.WaitRuns = channel.unary_stream(
+                '/runway.launch.v1.LaunchService/WaitRuns',
+                request_serializer=runway_dot_launch_dot_v1_dot_launch__service__pb2.WaitRunsRequest.SerializeToString,
+                response_deserializer=runway_dot_launch_dot_v1_dot_launch__service__pb2.WaitRunsResponse.FromString,
+                _registered_method=True)
         self.ListRunEvents = channel.unary_unary(
                 '/runway.launch.v1.LaunchService/ListRunEvents',
                 request_serializer=runway_dot_launch_dot_v1_dot_launch__service__pb2.ListRunEventsRequest.SerializeToString,
@@ -187,6 +192,15 @@ class LaunchServiceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def WaitRuns(self, request, context):
+        """As WaitRun for many runs in one call: each is told once, when it has come so far, with others of the same moment. Ends when
+        each was told or the timeout has passed; what was not told is waited for by another call.
+        Errors: NOT_FOUND, per run.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def ListRunEvents(self, request, context):
         """The log of a run, in order; the cursor is the sequence.
         Errors: NOT_FOUND.
@@ -256,6 +270,11 @@ def add_LaunchServiceServicer_to_server(servicer, server):
                     servicer.WaitRun,
                     request_deserializer=runway_dot_launch_dot_v1_dot_launch__service__pb2.WaitRunRequest.FromString,
                     response_serializer=runway_dot_launch_dot_v1_dot_launch__service__pb2.WaitRunResponse.SerializeToString,
+            ),
+            'WaitRuns': grpc.unary_stream_rpc_method_handler(
+                    servicer.WaitRuns,
+                    request_deserializer=runway_dot_launch_dot_v1_dot_launch__service__pb2.WaitRunsRequest.FromString,
+                    response_serializer=runway_dot_launch_dot_v1_dot_launch__service__pb2.WaitRunsResponse.SerializeToString,
             ),
             'ListRunEvents': grpc.unary_unary_rpc_method_handler(
                     servicer.ListRunEvents,
@@ -540,6 +559,33 @@ class LaunchService(object):
             '/runway.launch.v1.LaunchService/WaitRun',
             runway_dot_launch_dot_v1_dot_launch__service__pb2.WaitRunRequest.SerializeToString,
             runway_dot_launch_dot_v1_dot_launch__service__pb2.WaitRunResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def WaitRuns(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/runway.launch.v1.LaunchService/WaitRuns',
+            runway_dot_launch_dot_v1_dot_launch__service__pb2.WaitRunsRequest.SerializeToString,
+            runway_dot_launch_dot_v1_dot_launch__service__pb2.WaitRunsResponse.FromString,
             options,
             channel_credentials,
             insecure,

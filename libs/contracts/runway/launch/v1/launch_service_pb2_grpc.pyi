@@ -73,6 +73,11 @@ class LaunchServiceStub:
     """Waits until the run's outcome is decided or settled, or the timeout passes; repeat to go on waiting.
     Errors: NOT_FOUND.
     """
+    WaitRuns: grpc.UnaryStreamMultiCallable[runway.launch.v1.launch_service_pb2.WaitRunsRequest, runway.launch.v1.launch_service_pb2.WaitRunsResponse]
+    """As WaitRun for many runs in one call: each is told once, when it has come so far, with others of the same moment. Ends when
+    each was told or the timeout has passed; what was not told is waited for by another call.
+    Errors: NOT_FOUND, per run.
+    """
     ListRunEvents: grpc.UnaryUnaryMultiCallable[runway.launch.v1.launch_service_pb2.ListRunEventsRequest, runway.launch.v1.launch_service_pb2.ListRunEventsResponse]
     """The log of a run, in order; the cursor is the sequence.
     Errors: NOT_FOUND.
@@ -133,6 +138,11 @@ class LaunchServiceAsyncStub(LaunchServiceStub):
     WaitRun: grpc.aio.UnaryUnaryMultiCallable[runway.launch.v1.launch_service_pb2.WaitRunRequest, runway.launch.v1.launch_service_pb2.WaitRunResponse]  # type: ignore[assignment]
     """Waits until the run's outcome is decided or settled, or the timeout passes; repeat to go on waiting.
     Errors: NOT_FOUND.
+    """
+    WaitRuns: grpc.aio.UnaryStreamMultiCallable[runway.launch.v1.launch_service_pb2.WaitRunsRequest, runway.launch.v1.launch_service_pb2.WaitRunsResponse]  # type: ignore[assignment]
+    """As WaitRun for many runs in one call: each is told once, when it has come so far, with others of the same moment. Ends when
+    each was told or the timeout has passed; what was not told is waited for by another call.
+    Errors: NOT_FOUND, per run.
     """
     ListRunEvents: grpc.aio.UnaryUnaryMultiCallable[runway.launch.v1.launch_service_pb2.ListRunEventsRequest, runway.launch.v1.launch_service_pb2.ListRunEventsResponse]  # type: ignore[assignment]
     """The log of a run, in order; the cursor is the sequence.
@@ -251,6 +261,17 @@ class LaunchServiceServicer(metaclass=abc.ABCMeta):
     ) -> typing.Union[runway.launch.v1.launch_service_pb2.WaitRunResponse, collections.abc.Awaitable[runway.launch.v1.launch_service_pb2.WaitRunResponse]]:
         """Waits until the run's outcome is decided or settled, or the timeout passes; repeat to go on waiting.
         Errors: NOT_FOUND.
+        """
+
+    @abc.abstractmethod
+    def WaitRuns(
+        self,
+        request: runway.launch.v1.launch_service_pb2.WaitRunsRequest,
+        context: _ServicerContext,
+    ) -> typing.Union[collections.abc.Iterator[runway.launch.v1.launch_service_pb2.WaitRunsResponse], collections.abc.AsyncIterator[runway.launch.v1.launch_service_pb2.WaitRunsResponse]]:
+        """As WaitRun for many runs in one call: each is told once, when it has come so far, with others of the same moment. Ends when
+        each was told or the timeout has passed; what was not told is waited for by another call.
+        Errors: NOT_FOUND, per run.
         """
 
     @abc.abstractmethod
