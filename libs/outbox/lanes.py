@@ -96,7 +96,7 @@ class Lane:
             return 0.0
         due_s = float("inf")
         if self._queue:
-            spaced = self._gathered and len(self._queue) < self._settings.batch_events
+            spaced = self._gathered and len(self._queue) < min(self._settings.worth_events, self._settings.batch_events)
             due_s = self._started_s + self._settings.spacing_ms / 1000 if spaced else now_s
         if self._patient:
             due_s = min(due_s, self._patient_due_s())

@@ -14,7 +14,9 @@ class RelaySettings:
     in_flight: int = 2
     """Per receiver and lane: one commits there while the next gathers. Four was worse."""
     spacing_ms: int = 20
-    """Least time between the starts of two batches of a lane under load. A lonely event never waits."""
+    """Least time between the starts of two batches of a lane under load. A lonely event never waits …"""
+    worth_events: int = 100
+    """… nor do so many: more of them would cost hardly less each, and those that have come wait for nothing."""
     patience_ms: int = 200
     """The same for events that nothing waits for: a run's go together then, and cost their receiver one write of it, not many.
     An event of the same run that somebody waits for takes them along."""

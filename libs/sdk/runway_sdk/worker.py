@@ -221,27 +221,16 @@ class Worker:
         """Calls the step's function; writes what came of it into `completion`."""
         assert self._connection is not None
         found = self._handlers[lease.handler]
-        context = Context(
-            self._connection,
-            holder,
-            run_id=lease.run_id,
-            step_key=lease.step_key,
-            attempt_id=UUID(bytes=lease.attempt_id),
-            attempt_number=lease.attempt_number,
-            tenant=lease.tenant,
-            project=lease.project,
-            traceparent=lease.traceparent,
-        )
         try:
             arguments = _arguments(found, from_value(lease.input))
             fault_point("worker.during_step", lease.step_key)
             if found.is_async:
                 if found.context_name:
-                    arguments[found.context_name] = context
+                    arguments[found.context_name] = self._context(lease, holder)
                 result = await found.function(**arguments)
             else:
                 if found.context_name:
-                    arguments[found.context_name] = SyncContext(context, asyncio.get_running_loop())
+                    arguments[found.context_name] = SyncContext(self._context(lease, holder), asyncio.get_running_loop())
                 result = await in_thread(found.function, arguments, f"step {lease.step_key}")
             completion.output.CopyFrom(to_value(found.output.dump_python(result, mode="json"), "output"))
         except ENDED as over:
@@ -257,6 +246,21 @@ class Worker:
             log.warning("attempt %s of %s failed: %s", lease.attempt_id.hex(), lease.step_key, type(error).__name__)
             log.debug("how it failed", exc_info=error)
             completion.failure.CopyFrom(failure_of(error))
+
+    def _context(self, lease: pb.Lease, holder: LeaseHolder) -> Context:
+        """For a step that asks for one."""
+        assert self._connection is not None
+        return Context(
+            self._connection,
+            holder,
+            run_id=lease.run_id,
+            step_key=lease.step_key,
+            attempt_id=UUID(bytes=lease.attempt_id),
+            attempt_number=lease.attempt_number,
+            tenant=lease.tenant,
+            project=lease.project,
+            traceparent=lease.traceparent,
+        )
 
     # -- reporting
 

@@ -11,6 +11,7 @@ import typing
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
+from functools import lru_cache
 from typing import Any, Literal, overload
 
 from google.protobuf import json_format
@@ -154,6 +155,7 @@ def step(
     return make(function) if function is not None else make
 
 
+@lru_cache(maxsize=10_000)
 def identifier(key: str) -> str:
     """A step's key as a parameter name."""
     return re.sub(r"[^0-9a-zA-Z_]", "_", key)

@@ -87,6 +87,15 @@ def test_a_wait_that_a_timer_cannot_measure_is_over() -> None:
     assert lane.take(6869.413)
 
 
+def test_as_many_as_are_worth_a_batch_wait_for_no_company() -> None:
+    lane = lane_of(RelaySettings(spacing_ms=20, worth_events=3), event(1), event(2))
+    assert lane.take(10.0)
+    lane.again([event(3), event(4)])
+    assert lane.take(10.001) == []
+    lane.again([event(5)])
+    assert len(lane.take(10.001)) == 3
+
+
 def patient(number: int, key: int) -> Outgoing:
     return Outgoing(UUID(int=number), "readiness", "attempt_finished", UUID(int=key), b"x", patient=True)
 
