@@ -46,14 +46,13 @@ class Facts:
 
 @value(frozen=True, slots=True)
 class Notice:
-    """An event to send beside a commit."""
+    """An event to send beside a commit; `patient`: nothing waits for it."""
 
     receiver: str
     kind: str
     run_id: UUID
     payload: bytes
     patient: bool = False
-    """Whether nothing waits for it."""
 
 
 class Notices(Protocol):

@@ -135,14 +135,13 @@ class Report:
 
 @value(frozen=True, slots=True)
 class Notice:
-    """An event to send beside a commit."""
+    """An event to send beside a commit; `patient`: nothing waits for it."""
 
     receiver: str
     kind: str
     run_id: UUID
     payload: bytes
     patient: bool = False
-    """Whether nothing waits for it."""
 
 
 @value(frozen=True, slots=True)
@@ -226,6 +225,12 @@ class Tx(Protocol):
 
     async def put_tickets(self, tickets: Sequence[Ticket], now_ms: int, first_incarnation: int) -> dict[Key, TicketRow]:
         """Stores tickets that are news. `first_incarnation` is noted for steps met for the first time; 0: raise first."""
+        ...
+
+    async def put_leased(
+        self, tickets: Sequence[Ticket], asks: Sequence[GrantAsk], now_ms: int, first: int
+    ) -> dict[Key, Granted]:
+        """Stores tickets of steps met for the first time as leased, one ask each; `first` as `first_incarnation` above."""
         ...
 
     async def rows(self, keys: Collection[Key]) -> dict[Key, TicketRow]:

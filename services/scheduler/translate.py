@@ -45,8 +45,9 @@ _STATES = {
 }
 
 
+@lru_cache(maxsize=10_000)
 def timestamp(at_ms: int) -> Timestamp | None:
-    """A point in time; None for zero."""
+    """A point in time; None for zero. A run's deadline and a batch's expiry come again and again: copy, never change."""
     return Timestamp(seconds=at_ms // 1000, nanos=at_ms % 1000 * 1_000_000) if at_ms else None
 
 

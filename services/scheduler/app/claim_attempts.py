@@ -279,13 +279,17 @@ class ClaimDesk:
         ]
 
     async def _grant(self, tx: Tx, asks: Sequence[GrantAsk], now_ms: int) -> dict[Key, Granted]:
-        """Grants in a transaction that holds the locks; a run's first lease is told once."""
+        """Grants in a transaction that holds the locks."""
         granted = await tx.grant(asks, now_ms)
+        await self._tell_first(tx, granted, now_ms)
+        return granted
+
+    async def _tell_first(self, tx: Tx, granted: Mapping[Key, Granted], now_ms: int) -> None:
+        """A run's first lease is told once."""
         first = sorted({key[0] for key, row in granted.items() if row.first})
         if first:
             await tx.mark_first_lease(first, now_ms)
             await tx.send([self.ports.notices.first_lease(run_id, now_ms) for run_id in first], now_ms)
-        return granted
 
     def _answer(self, taken: Sequence[Taken], answers: Mapping[int, list[GrantedLease]]) -> None:
         """Polls of a plan go on waiting, or have their answer."""
@@ -300,17 +304,17 @@ class ClaimDesk:
         some = [t for t in tickets if (t.tenant, t.contract.handler) in wanted or ("", t.contract.handler) in wanted]
         return {scope for ticket in some for scope in _scopes(ticket.tenant, ticket.project)}
 
-    async def grant_directly(
-        self, tx: Tx, rows: Sequence[TicketRow], scopes: AbstractSet[tuple[str, str]], epochs: dict[int, int], now_ms: int
+    def plan_directly(
+        self, rows: Sequence[TicketRow], scopes: AbstractSet[tuple[str, str]], epochs: dict[int, int], incarnation: int
     ) -> Direct | None:
-        """Grants tickets in the transaction that stores them, where polls wait and nothing older fits them: one commit less.
+        """Plans grants of tickets in the transaction that stores them, where polls wait and nothing older fits them.
 
-        The same planner decides, and the same statement judges. `done_directly` must follow, whatever becomes of the commit.
+        The same planner decides. `done_directly` must follow, whatever becomes of the commit.
         """
         polls = [w.poll() for w in self._idle()]
         if self.closed or not polls or self.book.ready.serves(polls):
             return None
-        fresh = {row.key: self.book.ready_of(row) for row in rows if row.grantable(tx.incarnation)}
+        fresh = {row.key: self.book.ready_of(row) for row in rows if row.grantable(incarnation)}
         fresh = {
             key: ready
             for key, ready in fresh.items()
@@ -322,14 +326,29 @@ class ClaimDesk:
         taken = [(self._waiting[grant.poll], fresh[grant.key]) for grant in grants]
         for waiting, _ in taken:
             waiting.busy = True
-        direct = Direct(taken, self._asks(taken, epochs), {})
+        return Direct(taken, self._asks(taken, epochs), {})
+
+    async def grant_directly(
+        self, tx: Tx, rows: Sequence[TicketRow], scopes: AbstractSet[tuple[str, str]], epochs: dict[int, int], now_ms: int
+    ) -> Direct | None:
+        """As planned directly, and granted: one commit less. The same statement judges as in a cycle."""
+        direct = self.plan_directly(rows, scopes, epochs, tx.incarnation)
+        if direct is None:
+            return None
         try:
             fault_point("scheduler.before_grant")
             direct.granted = await self._grant(tx, direct.asks, now_ms)
         except BaseException:
-            self._answer(taken, {})
+            self._answer(direct.taken, {})
             raise
         return direct
+
+    async def put_leased(self, tx: Tx, direct: Direct, tickets: Mapping[Key, Ticket], now_ms: int, first: int) -> None:
+        """Stores what was planned directly as leased, where the step was never met before; of the rest nothing is planned."""
+        fault_point("scheduler.before_grant")
+        planned = [tickets[ask.key] for ask in direct.asks]
+        direct.granted = await tx.put_leased(planned, direct.asks, now_ms, first)
+        await self._tell_first(tx, direct.granted, now_ms)
 
     def done_directly(self, direct: Direct, epochs: dict[int, int], *, committed: bool) -> set[Key]:
         """After the commit: hands out what was granted; its keys. Where it failed, polls go on waiting."""

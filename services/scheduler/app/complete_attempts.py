@@ -95,14 +95,13 @@ async def _round(ports: Ports, book: Book, desk: ClaimDesk, asks: dict[int, Comp
     runs = {ask.holder.run_id for ask in mine.values()}
     scopes = {s for ask in mine.values() for s in scopes_of(ask.holder)}
     work = continue_runs.begin(book, [ask.holder for ask in mine.values() if ask.end is End.SUCCEEDED])
+    under = continue_runs.Under(scopes, epochs, now_ms)
     try:
         async with ports.db.commit(epochs, runs, incarnation=book.incarnation, scopes=scopes) as tx:
             deposed = {place for place, ask in mine.items() if ask.holder.shard in tx.deposed}
             found.outcomes |= {place: no_leader() for place in deposed}
             mine = {place: ask for place, ask in mine.items() if place not in deposed}
-            won = await _succeed(
-                ports, book, tx, [ask for ask in mine.values() if ask.end is End.SUCCEEDED], epochs, work, now_ms
-            )
+            won = await _succeed(ports, book, desk, tx, [ask for ask in mine.values() if ask.end is End.SUCCEEDED], work, under)
             refused = await _commands(ports, tx, book, mine, now_ms)
             others = [ask for place, ask in mine.items() if ask.end is not End.SUCCEEDED and place not in refused]
             ended = await write_ends(ports, tx, [_ending(ask) for ask in others], epochs, now_ms)
@@ -111,7 +110,7 @@ async def _round(ports: Ports, book: Book, desk: ClaimDesk, asks: dict[int, Comp
                 await _explain(tx, found, lost, refused)
             not_open = {w.run_id for w in won.values() if w.mode} | {run_id for run_id, _ in ended}
             await tell_quiet(ports, tx, not_open, now_ms)
-            await continue_runs.grant(desk, tx, work, scopes, epochs, now_ms)
+            await continue_runs.grant(desk, tx, work, under)
     except BaseException:
         continue_runs.failed(book, desk, work, epochs)
         raise
@@ -131,18 +130,19 @@ async def _round(ports: Ports, book: Book, desk: ClaimDesk, asks: dict[int, Comp
 async def _succeed(
     ports: Ports,
     book: Book,
+    desk: ClaimDesk,
     tx: Tx,
     asks: list[Completion],
-    epochs: dict[int, int],
     work: continue_runs.Continuation,
-    now_ms: int,
+    under: continue_runs.Under,
 ) -> dict[Key, Won]:
     """Successes: the raise goes beside the event, and what follows is ticketed, in the same commit."""
     if not asks:
         return {}
-    won = await tx.succeed([(ask.holder, ask.report) for ask in asks], epochs, now_ms, work.following.keys())
+    now_ms = under.now_ms
+    won = await tx.succeed([(ask.holder, ask.report) for ask in asks], under.epochs, now_ms, work.following.keys())
     recorded = {ask.holder.key: (won[ask.holder.key], ask.holder, ask.output) for ask in asks if ask.holder.key in won}
-    await continue_runs.put(ports, book, tx, work, recorded, now_ms)
+    await continue_runs.put(ports, book, desk, tx, work, recorded, under)
     notices = []
     for ask in asks:
         row = won.get(ask.holder.key)

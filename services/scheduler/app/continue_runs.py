@@ -9,12 +9,13 @@ Can go wrong: a commit whose answer was lost. The rows say what became of it, an
 """
 
 from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 
 from services.scheduler.app.book import Book
 from services.scheduler.app.claim_attempts import ClaimDesk, Direct
 from services.scheduler.domain.lease import Lease
-from services.scheduler.domain.ticket import Key, Successor, Ticket, TicketRow
+from services.scheduler.domain.ticket import NO_FENCE, Key, Successor, Ticket, TicketRow
 from services.scheduler.ports import GateState, Holder, Ports, Tx, Won
 
 
@@ -29,6 +30,15 @@ class Continuation:
     """For each step that succeeded, the successors that were ticketed."""
     gates: dict[Key, GateState] = field(default_factory=dict)
     direct: Direct | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Under:
+    """What a commit stands under: the scopes it has locked, the epochs of its shards, and its time."""
+
+    scopes: AbstractSet[tuple[str, str]]
+    epochs: dict[int, int]
+    now_ms: int
 
 
 def begin(book: Book, holders: Collection[Holder]) -> Continuation:
@@ -46,15 +56,19 @@ def begin(book: Book, holders: Collection[Holder]) -> Continuation:
 async def put(
     ports: Ports,
     book: Book,
+    desk: ClaimDesk,
     tx: Tx,
     work: Continuation,
     won: Mapping[Key, tuple[Won, Holder, bytes]],
-    now_ms: int,
+    under: Under,
 ) -> None:
-    """Stores the successors' tickets. `won`: the row, the holder and the output of each success that was recorded."""
+    """Stores the successors' tickets, as leased where somebody waits for them.
+
+    `won`: the row, the holder and the output of each success that was recorded.
+    """
     born_here = book.birth == tx.incarnation
     origin: dict[Key, Key] = {}
-    tickets: list[Ticket] = []
+    tickets: dict[Key, Ticket] = {}
     for key, (lease, successors) in work.following.items():
         if key not in won:
             continue
@@ -64,12 +78,20 @@ async def put(
             if len(given) > after.input_limit_bytes or (after.contract.points and not born_here):
                 continue
             ticket = _ticket(lease, row, holder, after, given)
-            tickets.append(ticket)
+            tickets[ticket.key] = ticket
             origin[ticket.key] = key
             work.gates[ticket.key] = GateState(holder.epoch, row.mode, tx.incarnation, "")
     if not tickets:
         return
-    work.put = await tx.put_tickets(tickets, now_ms, tx.incarnation if born_here else 0)
+    now_ms, first = under.now_ms, tx.incarnation if born_here else 0
+    fresh = {key: TicketRow.of(ticket, now_ms, NO_FENCE, first) for key, ticket in tickets.items()}
+    work.direct = desk.plan_directly(list(fresh.values()), under.scopes, under.epochs, tx.incarnation)
+    if work.direct is not None:
+        await desk.put_leased(tx, work.direct, tickets, now_ms, first)
+        work.put = {key: fresh[key] for key in work.direct.granted}
+    left = [ticket for key, ticket in tickets.items() if key not in work.put]
+    if left:
+        work.put |= await tx.put_tickets(left, now_ms, first)
     for ticket_key in work.put:
         work.told.setdefault(origin[ticket_key], []).append(ticket_key[1])
 
@@ -93,17 +115,10 @@ def _ticket(lease: Lease, row: Won, holder: Holder, after: Successor, given: byt
     )
 
 
-async def grant(
-    desk: ClaimDesk,
-    tx: Tx,
-    work: Continuation,
-    scopes: Collection[tuple[str, str]],
-    epochs: dict[int, int],
-    now_ms: int,
-) -> None:
-    """Leases what was ticketed, where workers wait for nothing older."""
-    if work.put:
-        work.direct = await desk.grant_directly(tx, list(work.put.values()), set(scopes), epochs, now_ms)
+async def grant(desk: ClaimDesk, tx: Tx, work: Continuation, under: Under) -> None:
+    """Leases what was ticketed, where workers wait for nothing older and none was planned for before."""
+    if work.put and work.direct is None:
+        work.direct = await desk.grant_directly(tx, list(work.put.values()), under.scopes, under.epochs, under.now_ms)
 
 
 def committed(book: Book, desk: ClaimDesk, work: Continuation, epochs: dict[int, int]) -> None:

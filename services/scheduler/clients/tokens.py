@@ -97,7 +97,7 @@ class LeaseTokens:
 
     async def holder(self, token: bytes, who: Asker) -> Holder:
         """The holder that a token speaks of, for a caller that may show it."""
-        lease = await self.verify(token)
+        lease = self._own.get(digest(token)) or await self._verifier.verify(token)
         if not who.may_show(lease.tenant, lease.project):
             raise Refusal(
                 Reason.LEASE_INVALID,

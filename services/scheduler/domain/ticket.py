@@ -8,7 +8,7 @@ from enum import IntEnum
 from uuid import UUID
 
 from libs.kernel.epochs import StepFence
-from libs.kernel.ids import shard_of
+from libs.kernel.ids import NIL, shard_of
 from libs.kernel.values import value
 
 POINT_GATEWAY = 1
@@ -19,6 +19,10 @@ OWN_POINT = "scheduler"
 
 Key = tuple[UUID, str]
 """A step: its run and its key."""
+
+
+NO_FENCE = StepFence(0, 0, NIL)
+"""The fence of a step that was never granted."""
 
 
 class TicketState(IntEnum):
@@ -150,6 +154,41 @@ class TicketRow:
     report: bytes
     unresolved: Mapping[str, int]
     input_bytes: int = 0
+
+    @staticmethod
+    def of(ticket: Ticket, now_ms: int, fence: StepFence, incarnation: int, raise_need: int = 0) -> "TicketRow":
+        """A ticket as it is stored, with the step's fence as it stands."""
+        return TicketRow(
+            run_id=ticket.run_id,
+            step_key=ticket.step_key,
+            state=TicketState.READY,
+            ticket_sequence=ticket.ticket_sequence,
+            tenant=ticket.tenant,
+            project=ticket.project,
+            run_class=ticket.run_class,
+            priority=ticket.priority,
+            deadline_ms=ticket.deadline_ms,
+            contract=ticket.contract,
+            workflow_digest=ticket.workflow_digest,
+            attempt_number=ticket.attempt_number,
+            enqueued_ms=now_ms,
+            fence=fence,
+            incarnation=incarnation,
+            raise_need=raise_need,
+            worker_id="",
+            claim_id=NIL,
+            fleet="",
+            leased_ms=0,
+            ended_attempt=NIL,
+            ended_authority=0,
+            ended_lease=0,
+            ended_ms=0,
+            end=End.NONE,
+            failure=None,
+            report=b"",
+            unresolved={},
+            input_bytes=len(ticket.input),
+        )
 
     @property
     def key(self) -> Key:

@@ -5,7 +5,6 @@ from collections.abc import Mapping
 import asyncpg
 
 from libs.kernel.epochs import Mode, StepFence
-from libs.kernel.ids import NIL
 from services.scheduler.domain.ticket import Contract, End, Failure, Ticket, TicketRow, TicketState
 from services.scheduler.ports import GateState
 
@@ -77,37 +76,8 @@ def ticket(row: Row) -> TicketRow:
 
 def put_ticket(ticket: Ticket, row: Row, now_ms: int) -> TicketRow:
     """A ticket that was stored a moment ago: what was asked, with the step's fence as it stands."""
-    return TicketRow(
-        run_id=ticket.run_id,
-        step_key=ticket.step_key,
-        state=TicketState.READY,
-        ticket_sequence=ticket.ticket_sequence,
-        tenant=ticket.tenant,
-        project=ticket.project,
-        run_class=ticket.run_class,
-        priority=ticket.priority,
-        deadline_ms=ticket.deadline_ms,
-        contract=ticket.contract,
-        workflow_digest=ticket.workflow_digest,
-        attempt_number=ticket.attempt_number,
-        enqueued_ms=now_ms,
-        fence=StepFence(row["authority_epoch"], row["lease_epoch"], row["attempt_id"]),
-        incarnation=row["incarnation"],
-        raise_need=row["raise_need"],
-        worker_id="",
-        claim_id=NIL,
-        fleet="",
-        leased_ms=0,
-        ended_attempt=NIL,
-        ended_authority=0,
-        ended_lease=0,
-        ended_ms=0,
-        end=End.NONE,
-        failure=None,
-        report=b"",
-        unresolved={},
-        input_bytes=len(ticket.input),
-    )
+    fence = StepFence(row["authority_epoch"], row["lease_epoch"], row["attempt_id"])
+    return TicketRow.of(ticket, now_ms, fence, row["incarnation"], row["raise_need"])
 
 
 def gate(row: Row) -> GateState:

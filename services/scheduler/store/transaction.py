@@ -8,6 +8,7 @@ import time
 from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 from uuid import UUID
 
 from libs.kernel.epochs import Mode, StepFence
@@ -49,6 +50,33 @@ def _columns(keys: Collection[Key]) -> tuple[list[UUID], list[str]]:
     return [run_id for run_id, _ in ordered], [step_key for _, step_key in ordered]
 
 
+def _ticket_columns(tickets: Sequence[Ticket]) -> tuple[list[Any], ...]:
+    """What `put_tickets` and `put_leased` are asked of each ticket."""
+    contracts = [t.contract for t in tickets]
+    return (
+        [t.run_id for t in tickets],
+        [t.step_key for t in tickets],
+        [t.shard for t in tickets],
+        [t.ticket_sequence for t in tickets],
+        [t.tenant for t in tickets],
+        [t.project for t in tickets],
+        [t.run_class for t in tickets],
+        [t.priority for t in tickets],
+        [t.deadline_ms for t in tickets],
+        [c.handler for c in contracts],
+        [c.timeout_ms for c in contracts],
+        [c.lease_ttl_ms for c in contracts],
+        ["\n".join(c.tools) for c in contracts],
+        ["\n".join(c.models) for c in contracts],
+        ["\n".join(sorted(c.requires)) for c in contracts],
+        [c.points for c in contracts],
+        [t.input for t in tickets],
+        [t.workflow_digest for t in tickets],
+        [t.attempt_number for t in tickets],
+        [t.traceparent for t in tickets],
+    )
+
+
 def _keys(found: Sequence[rows.Row]) -> set[Key]:
     return {(row["run_id"], row["step_key"]) for row in found}
 
@@ -74,35 +102,32 @@ class SchedulerTx:
 
     async def put_tickets(self, tickets: Sequence[Ticket], now_ms: int, first_incarnation: int) -> dict[Key, TicketRow]:
         """Stores tickets that are news."""
-        contracts = [t.contract for t in tickets]
-        found = await self._tx.fetch(
-            _Q.put_tickets,
-            [t.run_id for t in tickets],
-            [t.step_key for t in tickets],
-            [t.shard for t in tickets],
-            [t.ticket_sequence for t in tickets],
-            [t.tenant for t in tickets],
-            [t.project for t in tickets],
-            [t.run_class for t in tickets],
-            [t.priority for t in tickets],
-            [t.deadline_ms for t in tickets],
-            [c.handler for c in contracts],
-            [c.timeout_ms for c in contracts],
-            [c.lease_ttl_ms for c in contracts],
-            ["\n".join(c.tools) for c in contracts],
-            ["\n".join(c.models) for c in contracts],
-            ["\n".join(sorted(c.requires)) for c in contracts],
-            [c.points for c in contracts],
-            [t.input for t in tickets],
-            [t.workflow_digest for t in tickets],
-            [t.attempt_number for t in tickets],
-            [t.traceparent for t in tickets],
-            now_ms,
-            first_incarnation,
-            self._tx.incarnation,
-        )
+        found = await self._tx.fetch(_Q.put_tickets, *_ticket_columns(tickets), now_ms, first_incarnation, self._tx.incarnation)
         asked = {ticket.key: ticket for ticket in tickets}
         return {(r["run_id"], r["step_key"]): rows.put_ticket(asked[(r["run_id"], r["step_key"])], r, now_ms) for r in found}
+
+    async def put_leased(
+        self, tickets: Sequence[Ticket], asks: Sequence[GrantAsk], now_ms: int, first: int
+    ) -> dict[Key, Granted]:
+        """Stores tickets of steps met for the first time as leased, one ask each."""
+        found = await self._tx.fetch(
+            _Q.put_leased,
+            *_ticket_columns(tickets),
+            now_ms,
+            self._tx.incarnation,
+            first,
+            [a.authority_epoch for a in asks],
+            [a.attempt_id for a in asks],
+            [a.worker_id for a in asks],
+            [a.claim_id for a in asks],
+            [a.fleet for a in asks],
+        )
+        asked = {ticket.key: ticket for ticket in tickets}
+        granted = {}
+        for row in found:
+            ticket = asked[(row["run_id"], row["step_key"])]
+            granted[ticket.key] = Granted(1, ticket.input, ticket.traceparent, row["gate_epoch"], row["first_leased_ms"] == 0)
+        return granted
 
     async def rows(self, keys: Collection[Key]) -> dict[Key, TicketRow]:
         """Rows as they stand."""

@@ -140,6 +140,53 @@ async def test_a_withdrawal_that_came_first_stands(field_: Field, one: Leader) -
     assert ["u"] in await continued(field_)
 
 
+async def test_a_lease_stored_with_its_ticket_is_as_one_granted_afterwards(field_: Field, one: Leader) -> None:
+    teach(one)
+    first, granted = await held(field_, one)
+    await one.complete(success(granted, OUTPUT))
+    await one.claim(slots=2)  # ticketed, then granted
+    second, granted = await held(field_, one)
+    waiting = asyncio.create_task(one.desk.claim(one.ask(slots=2), 5_000))
+    await wait_until(lambda: one.desk.waiting)
+    await one.complete(success(granted, OUTPUT))
+    leases = await waiting
+    its_own = ("run_id", "shard_id", "attempt_id", "claim_id", "enqueued_ms", "leased_ms", "authority_epoch")
+
+    async def rows(ticket: Ticket) -> list[dict[str, object]]:
+        found = await field_.hand.fetch(
+            "SELECT * FROM ticket WHERE run_id = $1 AND step_key <> 's' ORDER BY 1, 2", ticket.run_id
+        )
+        return [{name: value for name, value in row.items() if name not in its_own} for row in found]
+
+    assert await rows(first) == await rows(second)
+    assert {item.lease.fence.lease_epoch for item in leases} == {1}
+    assert all(item.lease.fence.authority_epoch == one.book.epochs[second.shard] for item in leases)
+
+
+async def test_a_stopped_scope_gets_its_ticket_and_no_lease(field_: Field, one: Leader) -> None:
+    teach(one)
+    ticket, granted = await held(field_, one)
+    waiting = asyncio.create_task(one.desk.claim(one.ask(slots=2), 300))
+    await wait_until(lambda: one.desk.waiting)
+    await field_.hand.execute(
+        "INSERT INTO scope_fence (kind, scope_id, epoch, mode) VALUES ('tenant', $1, 1, 1)", ticket.tenant
+    )
+    assert await one.complete(success(granted, OUTPUT)) == [True]
+    assert await waiting == []
+    assert [await state(field_, ticket, key) for key in "tu"] == [1, 1]
+
+
+async def test_a_withdrawal_that_came_first_stands_although_a_worker_waits(field_: Field, one: Leader) -> None:
+    teach(one)
+    ticket, granted = await held(field_, one)
+    assert await revoke_tickets(one.ports, one.book, [((ticket.run_id, "t"), 1, "not wanted")]) == [""]
+    waiting = asyncio.create_task(one.desk.claim(one.ask(slots=2), 5_000))
+    await wait_until(lambda: one.desk.waiting)
+    assert await one.complete(success(granted, OUTPUT)) == [True]
+    assert [item.lease.step_key for item in await waiting] == ["u"]
+    assert [await state(field_, ticket, key) for key in "tu"] == [5, 2]
+
+
 async def test_a_batch_continues_each_run_by_itself(field_: Field, one: Leader) -> None:
     teach(one)
     runs = [await held(field_, one) for _ in range(3)]

@@ -32,6 +32,34 @@ ON CONFLICT (run_id, step_key) DO UPDATE SET
  WHERE excluded.ticket_sequence > t.ticket_sequence AND t.state NOT IN (2, 3)
 RETURNING t.run_id, t.step_key, t.authority_epoch, t.lease_epoch, t.attempt_id, t.incarnation, t.raise_need;
 
+-- name: put_leased
+-- Tickets of steps met for the first time, leased as they are stored: what `put_tickets` and `grant` would do one after the other, with
+-- what both demand: an open gate that was read in this incarnation ($22), open scopes, and for steps that touch points a fence
+-- that no earlier incarnation can have lost ($23). A step that is there already is left as it is.
+WITH made AS (
+    INSERT INTO ticket (run_id, step_key, shard_id, open, state, ticket_sequence, tenant, project, run_class, priority, deadline_ms,
+                        handler, timeout_ms, lease_ttl_ms, tools, models, requires, points, input, workflow_digest,
+                        attempt_number, traceparent, enqueued_ms, incarnation, authority_epoch, lease_epoch, attempt_id,
+                        worker_id, claim_id, fleet, leased_ms)
+    SELECT a.run_id, a.step_key, a.shard_id, true, 2, a.ticket_sequence, a.tenant, a.project, a.run_class, a.priority, a.deadline_ms,
+           a.handler, a.timeout_ms, a.lease_ttl_ms, a.tools, a.models, a.requires, a.points, a.input, a.workflow_digest,
+           a.attempt_number, a.traceparent, $21, $22, a.authority_epoch, 1, a.attempt_id, a.worker_id, a.claim_id, a.fleet, $21
+      FROM unnest($1::uuid[], $2::text[], $3::smallint[], $4::int[], $5::text[], $6::text[], $7::smallint[], $8::int[],
+                  $9::bigint[], $10::text[], $11::bigint[], $12::bigint[], $13::text[], $14::text[], $15::text[], $16::smallint[],
+                  $17::bytea[], $18::bytea[], $19::int[], $20::text[], $24::bigint[], $25::uuid[], $26::text[], $27::uuid[], $28::text[])
+           AS a(run_id, step_key, shard_id, ticket_sequence, tenant, project, run_class, priority, deadline_ms, handler, timeout_ms,
+                lease_ttl_ms, tools, models, requires, points, input, workflow_digest, attempt_number, traceparent,
+                authority_epoch, attempt_id, worker_id, claim_id, fleet)
+      JOIN run_gate AS g ON g.run_id = a.run_id
+     WHERE g.mode = 0 AND g.stamp = $22 AND (a.points = 0 OR $23 = $22)
+       AND NOT EXISTS (SELECT 1 FROM scope_fence AS s
+                        WHERE s.mode > 0 AND (s.kind = 'tenant' AND s.scope_id = a.tenant
+                                           OR s.kind = 'project' AND s.scope_id = a.tenant || '/' || a.project))
+     ORDER BY a.run_id, a.step_key
+    ON CONFLICT (run_id, step_key) DO NOTHING
+    RETURNING run_id, step_key)
+SELECT m.run_id, m.step_key, g.epoch AS gate_epoch, g.first_leased_ms FROM made AS m JOIN run_gate AS g USING (run_id);
+
 -- name: read_tickets
 -- Rows as they stand, without their inputs.
 SELECT t.run_id, t.step_key, t.state, t.ticket_sequence, t.tenant, t.project, t.run_class, t.priority, t.deadline_ms, t.handler,
