@@ -9,6 +9,7 @@ that off); a retired key believed for ever (keys, and with them verified tokens,
 
 import asyncio
 from collections import OrderedDict
+from collections.abc import Sequence
 from contextvars import Context
 from dataclasses import replace
 from typing import Protocol
@@ -19,6 +20,7 @@ from google.protobuf.message import DecodeError
 from runway.internal.fence.v1 import lease_pb2
 
 from libs.fence.claims import MAX_TOKEN_BYTES, Claims, Token, VerifiedLease, lease_of
+from libs.fence.tree import DEEPEST, Way, grow, root_of
 from libs.kernel.clock import Clock
 from libs.kernel.ids import digest
 from libs.kernel.refusal import Reason, Refusal
@@ -27,7 +29,11 @@ from libs.kernel.values import value
 DOMAIN = b"runway.lease.v1\x00"
 """Goes before the claims, so that a signature made for anything else never verifies as a lease."""
 
+DOMAIN_ROOT = b"runway.leases.v1\x00"
+"""The same before the root over many claims: neither signature passes for the other."""
+
 KEY_ID_BYTES = 16
+ROOTS_REMEMBERED = 1_024
 
 
 class KeySource(Protocol):
@@ -75,6 +81,25 @@ class Signer:
             )
         return token
 
+    def sign_many(self, claims: Sequence[Claims]) -> list[Token | None]:
+        """Tokens for claims of one moment under one signature, which costs far more than the rest.
+
+        None for one that would be too large beside its way: it is signed by itself.
+        """
+        if len(claims) < 2 or len(claims) > 1 << DEEPEST:
+            return [None] * len(claims)
+        raws = [one.to_bytes() for one in claims]
+        root, ways = grow(raws)
+        signature, key_id = self._key.sign(DOMAIN_ROOT + root), self.public.key_id
+        made: list[Token | None] = []
+        for raw, way in zip(raws, ways, strict=True):
+            signed = lease_pb2.LeaseToken(
+                claims=raw, signature=signature, key_id=key_id, neighbours=way.neighbours, left=way.left
+            )
+            token = Token(signed.SerializeToString(deterministic=True))
+            made.append(token if len(token) < MAX_TOKEN_BYTES else None)
+        return made
+
 
 def _invalid(why: str) -> Refusal:
     return Refusal(
@@ -106,6 +131,7 @@ class Verifier:
         self._max_tokens = max_tokens
         self._known: OrderedDict[bytes, tuple[int, Ed25519PublicKey | None]] = OrderedDict()
         self._passed: OrderedDict[bytes, tuple[int, VerifiedLease]] = OrderedDict()
+        self._roots: OrderedDict[bytes, None] = OrderedDict()
         self._fetching: dict[bytes, asyncio.Future[Ed25519PublicKey | None]] = {}
         self._fetches = asyncio.Semaphore(fetches_in_flight)
 
@@ -139,13 +165,28 @@ class Verifier:
         if key is None:
             raise _invalid("was signed by a key that nobody knows")
         try:
-            key.verify(said.signature, DOMAIN + said.claims)
+            self._check_signature(key, said)
         except InvalidSignature:
             raise _invalid("has no valid signature") from None
         claims = Claims.from_bytes(said.claims)
         if claims.audience != self._audience:
             raise _invalid("belongs to another installation")
         return lease_of(claims, self._clock.now_ms())
+
+    def _check_signature(self, key: Ed25519PublicKey, said: lease_pb2.LeaseToken) -> None:
+        """Of the claims, or of the root that they lead to; a root that passed with this signature passes again."""
+        if not said.neighbours and not said.left:
+            key.verify(said.signature, DOMAIN + said.claims)
+            return
+        root = root_of(said.claims, Way(said.neighbours, said.left))
+        if root is None:
+            raise InvalidSignature
+        name = said.key_id + root + said.signature
+        if name not in self._roots:
+            key.verify(said.signature, DOMAIN_ROOT + root)
+            self._roots[name] = None
+            if len(self._roots) > ROOTS_REMEMBERED:
+                self._roots.popitem(last=False)
 
     async def _key(self, key_id: bytes) -> Ed25519PublicKey | None:
         known = self._known.get(key_id)

@@ -380,6 +380,10 @@ class Tokens(Protocol):
         """A token for a live lease, under this epoch of its run."""
         ...
 
+    def sign_many(self, leases: Sequence[tuple[Lease, int]]) -> list[Signed | Refusal]:
+        """Tokens for leases of one moment, each under an epoch; of one that cannot be made, why."""
+        ...
+
 
 @value(frozen=True, slots=True)
 class Limits:

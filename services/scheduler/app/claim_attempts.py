@@ -25,6 +25,7 @@ from services.scheduler.app.claims import AnsweredClaims, ClaimAsk, GrantedLease
 from services.scheduler.app.explain_lost import explain, look_again
 from services.scheduler.app.queue import Ready
 from services.scheduler.domain.asker import Asker
+from services.scheduler.domain.lease import Lease
 from services.scheduler.domain.lines import TenantQueue, queued
 from services.scheduler.domain.planner import Grant, Poll, plan
 from services.scheduler.domain.ticket import Key, Ticket, TicketRow
@@ -371,24 +372,25 @@ class ClaimDesk:
         fault_point("scheduler.after_grant")
         answers: dict[int, list[GrantedLease]] = {}
         by_key = {ask.key: ask for ask in asks}
-        classes: dict[int, int] = {}
+        given: list[tuple[_Waiting, Lease, Granted]] = []
         for waiting, ready in taken:
             row = granted.get(ready.candidate.key)
             if row is None:
                 continue
             ask = by_key[ready.candidate.key]
-            fence = StepFence(ask.authority_epoch, row.lease_epoch, ask.attempt_id)
-            lease = self.book.new_lease(ready.row, fence, row.epoch)
+            lease = self.book.new_lease(ready.row, StepFence(ask.authority_epoch, row.lease_epoch, ask.attempt_id), row.epoch)
             lease.worker_id, lease.claim_id, lease.fleet = ask.worker_id, ask.claim_id, ask.fleet
             if self.book.still(ready.shard, epochs[ready.shard]):
                 self.book.add_lease(lease)
-            try:
-                signed = self.ports.tokens.sign(lease, row.epoch)
-            except Refusal as no:  # the lease is not taken up and ends by itself; its neighbours go out
-                log.error("a token cannot be made", run_id=str(lease.run_id), step_key=lease.step_key, message=no.message)
+            given.append((waiting, lease, row))
+        classes: dict[int, int] = {}
+        tokens = self.ports.tokens.sign_many([(lease, row.epoch) for _, lease, row in given])
+        for (waiting, lease, row), signed in zip(given, tokens, strict=True):
+            if isinstance(signed, Refusal):  # the lease is not taken up and ends by itself; its neighbours go out
+                log.error("a token cannot be made", run_id=str(lease.run_id), step_key=lease.step_key, message=signed.message)
                 continue
             answers.setdefault(waiting.number, []).append(GrantedLease(lease, row.input, row.traceparent, signed))
-            self._answered.add(waiting.ask.name, ask.key, fence)
+            self._answered.add(waiting.ask.name, lease.key, lease.fence)
             classes[lease.run_class] = classes.get(lease.run_class, 0) + 1
             self.book.paces.note(lease.tenant, lease.contract.handler)
         for number, count in classes.items():

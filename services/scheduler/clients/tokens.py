@@ -54,9 +54,24 @@ class LeaseTokens:
 
     def sign(self, lease: Lease, epoch: int) -> Signed:
         """A token for a live lease, under this epoch of its run."""
+        claims = self._claims(lease, epoch)
+        return self._keep(self._sign(claims), claims)
+
+    def sign_many(self, leases: Sequence[tuple[Lease, int]]) -> list[Signed | Refusal]:
+        """Tokens for leases of one moment, each under an epoch; of one that cannot be made, why."""
+        asked = [self._claims(lease, epoch) for lease, epoch in leases]
+        found: list[Signed | Refusal] = []
+        for claims, token in zip(asked, self.signer.sign_many(asked), strict=True):
+            try:
+                found.append(self._keep(token or self._sign(claims), claims))
+            except Refusal as no:
+                found.append(no)
+        return found
+
+    def _claims(self, lease: Lease, epoch: int) -> Claims:
         now_ms = self._clock.now_ms()
         contract = lease.contract
-        claims = Claims(
+        return Claims(
             tenant=lease.tenant,
             project=lease.project,
             run_id=lease.run_id,
@@ -74,7 +89,8 @@ class LeaseTokens:
             workflow_digest=lease.workflow_digest,
             run_class=lease.run_class,
         )
-        token = self._sign(claims)
+
+    def _keep(self, token: Token, claims: Claims) -> Signed:
         self._own[digest(token)] = claims
         if len(self._own) > REMEMBERED:
             self._own.popitem(last=False)

@@ -1,6 +1,7 @@
 """Successors that are ticketed in the commit of a success: what may be continued, what is told, and what is left to readiness."""
 
 import asyncio
+from collections.abc import Sequence
 from dataclasses import replace
 
 import asyncpg
@@ -240,8 +241,8 @@ async def test_a_commit_that_may_still_be_under_way_is_waited_for(field_: Field,
 class Unsigned:
     """A token that cannot be made."""
 
-    def sign(self, lease: object, epoch: int) -> object:
-        raise Refusal(Reason.TOO_LARGE, "too large")
+    def sign_many(self, leases: Sequence[object]) -> list[Refusal]:
+        return [Refusal(Reason.TOO_LARGE, "too large") for _ in leases]
 
 
 async def test_a_token_that_cannot_be_made_leaves_no_poll_waiting(field_: Field, one: Leader) -> None:

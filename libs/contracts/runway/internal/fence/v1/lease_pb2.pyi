@@ -120,20 +120,32 @@ class LeaseToken(google.protobuf.message.Message):
     CLAIMS_FIELD_NUMBER: builtins.int
     SIGNATURE_FIELD_NUMBER: builtins.int
     KEY_ID_FIELD_NUMBER: builtins.int
+    NEIGHBOURS_FIELD_NUMBER: builtins.int
+    LEFT_FIELD_NUMBER: builtins.int
     claims: builtins.bytes
     """A serialized LeaseClaims, exactly the bytes that were signed."""
     signature: builtins.bytes
-    """Ed25519 over the text `runway.lease.v1`, a zero byte, and the claims."""
+    """Ed25519 over the text `runway.lease.v1`, a zero byte, and the claims; or, where there are neighbours, over `runway.leases.v1`, a
+    zero byte, and the root that they lead to: what was signed together has one signature.
+    """
     key_id: builtins.bytes
     """First 16 bytes of the SHA-256 of the public key."""
+    neighbours: builtins.bytes
+    """The way from the claims to the root: digests of 32 bytes each, the nearest first. A leaf is the SHA-256 of a zero byte and the
+    claims, a node of a one and its two below.
+    """
+    left: builtins.int
+    """Which of them are to the left, bit by bit from the lowest."""
     def __init__(
         self,
         *,
         claims: builtins.bytes = ...,
         signature: builtins.bytes = ...,
         key_id: builtins.bytes = ...,
+        neighbours: builtins.bytes = ...,
+        left: builtins.int = ...,
     ) -> None: ...
-    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["claims", b"claims", "key_id", b"key_id", "signature", b"signature"]
+    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["claims", b"claims", "key_id", b"key_id", "left", b"left", "neighbours", b"neighbours", "signature", b"signature"]
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
 
 Global___LeaseToken: typing_extensions.TypeAlias = LeaseToken
