@@ -87,6 +87,7 @@ async def compose(host: Host) -> Service:
             default_budget_tokens=settings.default_budget_tokens,
             enforce_deadline_ms=settings.enforce_deadline_ms,
             input_limit_bytes=settings.input_limit_bytes,
+            longest_pause_ms=settings.longest_pause_ms,
         ),
     )
     control = replace(

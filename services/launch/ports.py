@@ -12,6 +12,7 @@ from libs.kernel.values import value
 from services.launch.domain.admission import Account, Admitted
 from services.launch.domain.adopting import Adopted, Held, Orphan
 from services.launch.domain.closing import Closing, Decided, Progress, Receipt
+from services.launch.domain.pausing import Moved
 from services.launch.domain.run import Run, RunEventFacts, RunHead
 from services.launch.domain.workflow import WorkflowSpec
 
@@ -103,6 +104,10 @@ class Tx(Protocol):
         """Moves locked runs to their closing, under their next epoch."""
         ...
 
+    async def apply_pauses(self, moved: Sequence[Moved], now_ms: int) -> None:
+        """Pauses and resumes."""
+        ...
+
     async def apply_progress(self, progress: Sequence[Progress], now_ms: int) -> None:
         """Records receipts; settles and ends runs whose progress is terminal."""
         ...
@@ -160,6 +165,10 @@ class Reads(Protocol):
 
     async def due_runs(self, now_ms: int, limit: int) -> list[UUID]:
         """Undecided runs whose deadline has passed."""
+        ...
+
+    async def paused_long(self, now_ms: int, limit: int) -> list[UUID]:
+        """Runs that are paused for longer than they may be."""
         ...
 
     async def idle_runs(self, before_ms: int, limit: int) -> list[tuple[UUID, int]]:
@@ -222,6 +231,10 @@ class Points(Protocol):
 
     async def raise_now(self, decided: Sequence[Decided], deadline_ms: int) -> tuple[list[Receipt], list["InFlight"]]:
         """Raises at every point at once; what was confirmed within the deadline, and effects still unresolved."""
+        ...
+
+    async def raise_moved(self, moved: Sequence[Moved], deadline_ms: int) -> tuple[list[Receipt], list["InFlight"]]:
+        """The same of pauses and resumes."""
         ...
 
     async def held(self, run_ids: Sequence[UUID]) -> dict[UUID, Held]:
@@ -307,6 +320,10 @@ class Notices(Protocol):
         """Raises for every point, and RunClosing for readiness where steps may still be open."""
         ...
 
+    def moved(self, moved: Moved) -> list[Notice]:
+        """The gate of a paused or resumed run for every point."""
+        ...
+
     def adopted(self, adopted: Adopted, now_ms: int) -> list[Notice]:
         """The run's gate under its new epoch for every point; RunClosing where its outcome is decided."""
         ...
@@ -334,6 +351,7 @@ class Limits:
     default_budget_tokens: int
     enforce_deadline_ms: int
     input_limit_bytes: int
+    longest_pause_ms: int = 604_800_000
 
 
 class Database(Protocol):

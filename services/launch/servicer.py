@@ -18,6 +18,7 @@ from services.launch.app.cancel_runs import Cancel, Cancelled, cancel_runs
 from services.launch.app.check_schemas import refuse_misfit
 from services.launch.app.launch_runs import LaunchAsk, Launched, check, is_repeat, launch_runs
 from services.launch.app.limit_rate import LaunchRate
+from services.launch.app.pause_runs import Pause, PauseAnswer, pause_runs
 from services.launch.app.publish_version import publish_version, refuse_invalid
 from services.launch.app.wait_runs import WaitHub, wait_run, wait_runs, watch_run
 from services.launch.clients.explanations import Explanations
@@ -55,12 +56,14 @@ class LaunchServicer(launch_service_pb2_grpc.LaunchServiceServicer):
             lambda asks: launch_runs(ports, asks), name="launch", spacing_ms=20
         )
         self._get: Batcher[UUID, Run] = Batcher(self._read_many, name="get_run")
+        self._pause: Batcher[Pause, PauseAnswer] = Batcher(lambda asks: pause_runs(control, asks), name="pause")
         self._cancel: Batcher[Cancel, Cancelled] = Batcher(lambda asks: cancel_runs(control, asks), name="cancel")
 
     async def close(self) -> None:
         """Waits for batches under way."""
         await self._launch.close()
         await self._cancel.close()
+        await self._pause.close()
         await self._get.close()
 
     async def _read_many(self, run_ids: list[UUID]) -> list[Run | Refusal]:
@@ -197,6 +200,21 @@ class LaunchServicer(launch_service_pb2_grpc.LaunchServiceServicer):
             effects_in_flight=[translate.in_flight_message(effect) for effect in done.in_flight],
         )
 
+    async def PauseRun(self, request: pb.PauseRunRequest, context: Any) -> pb.PauseRunResponse:
+        """See the contract."""
+        longest_ms = translate.longest_pause_ms(request, self._ports.limits)
+        done = await self._pause.submit(_pause(request, longest_ms))
+        return pb.PauseRunResponse(
+            run=translate.run_message(done.run),
+            receipts=translate.receipts(done.run),
+            effects_in_flight=[translate.in_flight_message(effect) for effect in done.in_flight],
+        )
+
+    async def ResumeRun(self, request: pb.ResumeRunRequest, context: Any) -> pb.ResumeRunResponse:
+        """See the contract."""
+        done = await self._pause.submit(_pause(request, 0))
+        return pb.ResumeRunResponse(run=translate.run_message(done.run))
+
     async def WatchRun(self, request: pb.WatchRunRequest, context: Any) -> AsyncIterator[pb.WatchRunResponse]:
         """See the contract."""
         caller = current_call().require_caller()
@@ -270,3 +288,10 @@ def _result(answer: Launched | Refusal) -> pb.LaunchResult:
     if isinstance(answer, Refusal):
         return pb.LaunchResult(error=item_error(answer))
     return pb.LaunchResult(run=translate.run_message(answer.run), replayed=answer.replayed)
+
+
+def _pause(request: pb.PauseRunRequest | pb.ResumeRunRequest, longest_ms: int) -> Pause:
+    caller = current_call().require_caller()
+    expected = request.expected_version if request.HasField("expected_version") else None
+    run_id = uuid_from_text(request.run_id, "run_id")
+    return Pause(run_id, caller.tenant, caller.project, translate.actor(caller), request.reason, expected, longest_ms)

@@ -19,6 +19,8 @@ class LaunchSettings(RunwaySettings):
     """Connections for cold reads of gates."""
     default_deadline_ms: int = Field(default=3_600_000, gt=0)
     """Time until a run expires that names no deadline, and whose workflow names none."""
+    longest_pause_ms: int = Field(default=7 * 24 * 3_600_000, gt=0)
+    """How long a run stays paused before it expires, where the pause names no time."""
     max_deadline_ms: int = Field(default=30 * 24 * 3_600_000, gt=0)
     """Longest deadline a caller may ask for."""
     default_budget_micros: int = Field(default=1_000_000, ge=0)

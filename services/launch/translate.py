@@ -26,7 +26,7 @@ from services.launch.domain.admission import Account
 from services.launch.domain.closing import Closing
 from services.launch.domain.run import FailureFacts, Run, RunEventFacts, RunState
 from services.launch.domain.workflow import POINT_NAMES, NeedSpec, StepSpec, WorkflowSpec
-from services.launch.ports import GateFacts, InFlight, ScopeFacts, Usage, Version, Waiting
+from services.launch.ports import GateFacts, InFlight, Limits, ScopeFacts, Usage, Version, Waiting
 
 DEFAULT_ATTEMPTS = 3
 DEFAULT_INITIAL_BACKOFF_MS = 200
@@ -222,7 +222,21 @@ def run_message(run: Run, *, payload: bool = True, waiting: Waiting | None = Non
         labels=dict(run.labels),
         receipts=receipts(run),
         last_sequence=run.sequence,
+        paused_at=timestamp(head.paused_ms) if head.paused_ms else None,
+        paused_until=timestamp(run.pause_until_ms) if run.pause_until_ms else None,
     )
+
+
+def longest_pause_ms(request: launch_service_pb2.PauseRunRequest, limits: Limits) -> int:
+    """How long a run may stay paused."""
+    if not request.HasField("longest"):
+        return limits.longest_pause_ms
+    asked_ms = request.longest.seconds * 1000 + request.longest.nanos // 1_000_000
+    if not 1_000 <= asked_ms <= limits.max_deadline_ms:
+        raise invalid_field(
+            "longest", f"must be between a second and {limits.max_deadline_ms // 1000} s", "choose hours or days, as a rule"
+        )
+    return asked_ms
 
 
 def event_message(event: RunEventFacts) -> launch_service_pb2.RunEvent:

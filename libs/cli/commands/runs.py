@@ -221,6 +221,56 @@ def cancel(
 
 
 @app.command()
+def pause(
+    run_id: str = RUN,
+    reason: str = typer.Option("", help="why, for the log"),
+    longest_s: float = typer.Option(
+        None, "--longest", help="seconds after which it expires; unset: seven days"
+    ),
+    expected_version: int | None = typer.Option(None, help="only if the run still has this version"),
+    form: Form = FORM,
+) -> None:
+    """Pauses a run: nothing new of it begins, attempts return their lease, its deadline stands still."""
+
+    async def work() -> None:
+        from runway.launch.v1 import launch_service_pb2 as pb
+        from runway_sdk import Client
+
+        longest = None if longest_s is None else timedelta(seconds=longest_s)
+        async with Client() as client:
+            answer = await client.pause(run_id, reason, longest=longest, expected_version=expected_version)
+        row = {
+            "run_id": answer.run.run_id,
+            "state": short(pb.RunState.Name(answer.run.state), "RUN_STATE_"),
+            "receipts": rows_of(answer.receipts),
+            "effects_in_flight": rows_of(answer.effects_in_flight),
+        }
+        show_one(row, form)
+
+    run_async(work)
+
+
+@app.command()
+def resume(
+    run_id: str = RUN,
+    reason: str = typer.Option("", help="why, for the log"),
+    expected_version: int | None = typer.Option(None, help="only if the run still has this version"),
+    form: Form = FORM,
+) -> None:
+    """Lets a paused run go on, from its last checkpoint, with the time of the pause added to its deadline."""
+
+    async def work() -> None:
+        from runway.launch.v1 import launch_service_pb2 as pb
+        from runway_sdk import Client
+
+        async with Client() as client:
+            run = await client.resume(run_id, reason, expected_version=expected_version)
+        show_one({"run_id": run.run_id, "state": short(pb.RunState.Name(run.state), "RUN_STATE_"), "epoch": run.epoch}, form)
+
+    run_async(work)
+
+
+@app.command()
 def events(run_id: str = RUN, after: int = typer.Option(0, help="after this sequence"), form: Form = FORM) -> None:
     """The run's log."""
 

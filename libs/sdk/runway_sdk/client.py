@@ -203,6 +203,28 @@ class Client:
         answer: pb.CancelRunResponse = await self._call(self._launch_control.CancelRun, request)
         return answer
 
+    async def pause(
+        self,
+        run_id: str,
+        reason: str = "",
+        *,
+        longest: timedelta | None = None,
+        expected_version: int | None = None,
+    ) -> pb.PauseRunResponse:
+        """Pauses a run: attempts return their lease, its deadline stands still. It expires after `longest` (seven days)."""
+        request = pb.PauseRunRequest(run_id=run_id, reason=reason, expected_version=expected_version)
+        if longest is not None:
+            request.longest.FromTimedelta(longest)
+        answer: pb.PauseRunResponse = await self._call(self._launch_control.PauseRun, request)
+        return answer
+
+    async def resume(self, run_id: str, reason: str = "", *, expected_version: int | None = None) -> pb.Run:
+        """Lets a paused run go on."""
+        request = pb.ResumeRunRequest(run_id=run_id, reason=reason, expected_version=expected_version)
+        answer = await self._call(self._launch_control.ResumeRun, request)
+        run: pb.Run = answer.run
+        return run
+
     async def events(self, run_id: str, after_sequence: int = 0) -> list[pb.RunEvent]:
         """The run's whole log after a sequence."""
         found: list[pb.RunEvent] = []

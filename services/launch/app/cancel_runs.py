@@ -65,7 +65,7 @@ async def _accept(ports: Ports, asks: Sequence[Cancel]) -> tuple[list[Decided], 
             if head is None or head.tenant != ask.tenant or (ask.project and head.project != ask.project):
                 refused[number] = not_found("run")
             elif ask.expected_version is not None and ask.expected_version != head.version:
-                refused[number] = _conflict(head.version, ask.expected_version)
+                refused[number] = conflict(head.version, ask.expected_version)
             else:
                 closings.append(Closing(ask.run_id, "cancelled", b"", None, ask.actor, ask.reason))
         decided = await decide_and_store(ports, tx, closings, now)
@@ -73,7 +73,8 @@ async def _accept(ports: Ports, asks: Sequence[Cancel]) -> tuple[list[Decided], 
     return decided, refused
 
 
-def _conflict(current: int, expected: int) -> Refusal:
+def conflict(current: int, expected: int) -> Refusal:
+    """The run moved on."""
     return Refusal(
         Reason.VERSION_CONFLICT,
         f"the run is at version {current}, not {expected}",

@@ -67,11 +67,17 @@ def _json(detail: dict[str, str]) -> str:
     return json.dumps({key: value for key, value in detail.items() if value}, ensure_ascii=False)
 
 
+def _expired(run_id: UUID, why: str) -> Closing:
+    return Closing(run_id, "expired", b"", FailureFacts("deadline", why, "DEADLINE_EXCEEDED"), "deadline", why)
+
+
 async def expire_runs(ports: Ports, limit: int = 500) -> int:
-    """Closes runs whose deadline has passed; how many."""
-    due = await ports.reads.due_runs(ports.clock.now_ms(), limit)
-    if not due:
+    """Closes runs whose deadline has passed, or that were paused for too long; how many."""
+    now = ports.clock.now_ms()
+    asks = [_expired(run_id, "the run's deadline passed") for run_id in await ports.reads.due_runs(now, limit)]
+    asks += [
+        _expired(run_id, "the run was paused for longer than it may be") for run_id in await ports.reads.paused_long(now, limit)
+    ]
+    if not asks:
         return 0
-    failure = FailureFacts("deadline", "the run's deadline passed", "DEADLINE_EXCEEDED")
-    asks = [Closing(run_id, "expired", b"", failure, "deadline", "the run's deadline passed") for run_id in due]
     return len(await close_runs(ports, asks))

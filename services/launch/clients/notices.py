@@ -14,6 +14,7 @@ from libs.telemetry.traces import traceparent
 from services.launch.domain.admission import Admitted
 from services.launch.domain.adopting import Adopted, Orphan
 from services.launch.domain.closing import Decided
+from services.launch.domain.pausing import Moved
 from services.launch.domain.run import RunHead, mode_of
 from services.launch.domain.workflow import POINT_NAMES
 from services.launch.ports import Notice
@@ -24,6 +25,11 @@ RAISE = "raise_fences"
 def gate_message(decided: Decided) -> fence_pb2.RunGate:
     """The gate that closes a run."""
     return _gate(decided.head, decided.epoch, Mode.CLOSED, decided.closing.outcome)
+
+
+def moved_gate(moved: Moved) -> fence_pb2.RunGate:
+    """The gate of a paused or resumed run."""
+    return _gate(moved.head, moved.epoch, moved.mode, "")
 
 
 def _gate(head: RunHead, epoch: int, mode: Mode, outcome: str) -> fence_pb2.RunGate:
@@ -86,6 +92,11 @@ class EventNotices:
             fact = events_pb2.RunClosing(run_id=run_id.bytes, epoch=decided.epoch, outcome=decided.closing.outcome)
             notices.append(self._event(run_id, "run_closing", "readiness", now_ms, run_closing=fact))
         return notices
+
+    def moved(self, moved: Moved) -> list[Notice]:
+        """The gate at every point that the run touches."""
+        gate = moved_gate(moved)
+        return self._everywhere(moved.head.run_id, gate, moved.head.points, 0, closing=False)
 
     def adopted(self, adopted: Adopted, now_ms: int) -> list[Notice]:
         """The gate anew at every point; RunClosing for readiness where there is an outcome."""

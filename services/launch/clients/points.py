@@ -12,9 +12,11 @@ from runway.internal.fence.v1 import fence_pb2
 
 from libs.kernel.epochs import Mode
 from libs.kernel.refusal import Refusal
-from services.launch.clients.notices import gate_message
+from services.launch.clients.notices import gate_message, moved_gate
 from services.launch.domain.adopting import Held
 from services.launch.domain.closing import Decided, Receipt
+from services.launch.domain.pausing import Moved
+from services.launch.domain.run import RunHead
 from services.launch.domain.scopes import Ack, Name, Scope
 from services.launch.domain.workflow import POINT_NAMES
 from services.launch.ports import InFlight
@@ -36,6 +38,8 @@ class Raises(Protocol):
         ...
 
 
+Raised = tuple[RunHead, fence_pb2.RunGate]
+"""A run and the gate that it gets."""
 HELD_DEADLINE_MS = 5_000
 
 
@@ -47,7 +51,14 @@ class PointClients:
 
     async def raise_now(self, decided: Sequence[Decided], deadline_ms: int) -> tuple[list[Receipt], list[InFlight]]:
         """What was confirmed within the deadline, and effects that were unresolved then."""
-        asked = {bit: [item for item in decided if item.head.points & bit] for bit in POINT_NAMES}
+        return await self._raise([(item.head, gate_message(item)) for item in decided], deadline_ms)
+
+    async def raise_moved(self, moved: Sequence[Moved], deadline_ms: int) -> tuple[list[Receipt], list[InFlight]]:
+        """The same of pauses and resumes."""
+        return await self._raise([(item.head, moved_gate(item)) for item in moved], deadline_ms)
+
+    async def _raise(self, gates: Sequence[Raised], deadline_ms: int) -> tuple[list[Receipt], list[InFlight]]:
+        asked = {bit: [item for item in gates if item[0].points & bit] for bit in POINT_NAMES}
         answers = await asyncio.gather(*(self._ask(bit, items, deadline_ms) for bit, items in asked.items() if items))
         receipts = [receipt for confirmed, _ in answers for receipt in confirmed]
         return receipts, [effect for _, effects in answers for effect in effects]
@@ -105,17 +116,17 @@ class PointClients:
         answer = await self._peers.get_fences(request.service, request, deadline_ms=HELD_DEADLINE_MS)
         return [Held(UUID(bytes=gate.run_id), gate.epoch, Mode(gate.mode), gate.outcome) for gate in answer.gates]
 
-    async def _ask(self, bit: int, items: Sequence[Decided], deadline_ms: int) -> tuple[list[Receipt], list[InFlight]]:
+    async def _ask(self, bit: int, items: Sequence[Raised], deadline_ms: int) -> tuple[list[Receipt], list[InFlight]]:
         name = POINT_NAMES[bit]
-        request = fence_pb2.RaiseFencesRequest(service=name, gates=[gate_message(item) for item in items])
+        request = fence_pb2.RaiseFencesRequest(service=name, gates=[gate for _, gate in items])
         try:
             response = await self._peers.raise_fences(name, request, deadline_ms=deadline_ms)
         except Refusal:
             return [], []
-        receipts = [receipt_of(item.head.run_id, bit, answer) for item, answer in zip(items, response.gates, strict=True)]
+        receipts = [receipt_of(head.run_id, bit, answer) for (head, _), answer in zip(items, response.gates, strict=True)]
         effects = [
-            InFlight(item.head.run_id, effect.step_key, effect.slot, effect.state, effect.tool)
-            for item, answer in zip(items, response.gates, strict=True)
+            InFlight(head.run_id, effect.step_key, effect.slot, effect.state, effect.tool)
+            for (head, _), answer in zip(items, response.gates, strict=True)
             for effect in answer.unresolved
         ]
         return receipts, effects

@@ -75,7 +75,7 @@ class Progress:
 
 def apply_receipts(head: RunHead, receipts: Sequence[Receipt]) -> Progress | None:
     """Merges receipts for the run's present epoch; None when they change nothing. Late ones of older epochs count nothing."""
-    if head.state not in (RunState.CANCELLING, RunState.CLOSING):
+    if head.state not in (RunState.CANCELLING, RunState.CLOSING, RunState.PAUSING):
         return None
     enforced, quiesced = head.enforced, head.quiesced
     for receipt in receipts:
@@ -86,7 +86,9 @@ def apply_receipts(head: RunHead, receipts: Sequence[Receipt]) -> Progress | Non
     if (enforced, quiesced) == (head.enforced, head.quiesced):
         return None
     state: RunState = head.state
-    if enforced == head.points:
+    if head.state == RunState.PAUSING:
+        state = RunState.PAUSED if enforced == quiesced == head.points else head.state
+    elif enforced == head.points:
         state = RunState.CLOSING
         if quiesced == head.points and not head.awaits:
             state = TERMINAL_OF[head.outcome]

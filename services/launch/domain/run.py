@@ -90,6 +90,9 @@ class RunHead:
     capabilities: tuple[str, ...]
     budget_micros: int
     used_micros: int
+    deadline_ms: int = 0
+    paused_ms: int = 0
+    """Since when it is pausing or paused; 0: it is not."""
     awaits: bool = False
     """The outcome was adopted after a promotion; readiness tells again what belongs to it."""
 
@@ -117,6 +120,7 @@ class Run:
     labels: Mapping[str, str]
     cancel_extent: str
     sequence: int
+    pause_until_ms: int = 0
 
 
 @value(frozen=True, slots=True)

@@ -62,6 +62,10 @@ class LaunchReads:
         """Undecided, deadline passed."""
         return [row["run_id"] for row in await self._fetch(_Q.due_runs, now_ms, limit)]
 
+    async def paused_long(self, now_ms: int, limit: int) -> list[UUID]:
+        """Paused, for longer than they may be."""
+        return [row["run_id"] for row in await self._fetch(_Q.paused_long, now_ms, limit)]
+
     async def idle_runs(self, before_ms: int, limit: int) -> list[tuple[UUID, int]]:
         """Accepted, not begun."""
         return [(row["run_id"], row["since_ms"]) for row in await self._fetch(_Q.idle_runs, before_ms, limit)]

@@ -39,6 +39,8 @@ def head(row: Row) -> RunHead:
         capabilities=tuple(row["capabilities"]),
         budget_micros=row["budget_micros"],
         used_micros=row["used_micros"],
+        deadline_ms=row["deadline_ms"],
+        paused_ms=row["paused_ms"],
         awaits=row["awaits"],
     )
 
@@ -65,6 +67,7 @@ def run(row: Row) -> Run:
         failure=FailureFacts(failed, row["failure_message"], row["failure_type"]) if failed else None,
         labels=json.loads(row["labels"]),
         cancel_extent=row["cancel_extent"],
+        pause_until_ms=row["pause_until_ms"],
         sequence=row["sequence"],
     )
 

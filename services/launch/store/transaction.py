@@ -16,6 +16,7 @@ from libs.pg import Database, Queries, Tx
 from services.launch.domain.admission import Account, Admitted
 from services.launch.domain.adopting import Adopted
 from services.launch.domain.closing import Closing, Decided, Progress
+from services.launch.domain.pausing import Moved
 from services.launch.domain.run import FailureFacts, RunEventFacts, RunHead, RunState
 from services.launch.ports import FirstReceipt, Notice, Usage
 from services.launch.store import rows
@@ -104,6 +105,22 @@ class LaunchTx:
             [item.epoch for item in decided],
             [item.closing.output for item in decided],
             *_failures([item.closing.failure for item in decided]),
+            now_ms,
+        )
+
+    async def apply_pauses(self, moved: Sequence[Moved], now_ms: int) -> None:
+        """Pauses and resumes."""
+        if not moved:
+            return
+        await self._tx.fetch(
+            _Q.apply_pauses,
+            [item.head.run_id for item in moved],
+            [item.head.version for item in moved],
+            [int(item.state) for item in moved],
+            [item.epoch for item in moved],
+            [item.deadline_ms for item in moved],
+            [item.paused_ms for item in moved],
+            [item.pause_until_ms for item in moved],
             now_ms,
         )
 

@@ -6,6 +6,7 @@ keeps alive what was fenced (`domain.lease.beat` extends the exact fence only).
 
 from collections.abc import Sequence
 
+from libs.kernel.epochs import Mode
 from libs.kernel.ids import shard_of
 from libs.kernel.values import value
 from libs.telemetry.catalogue import HEARTBEATS, ZOMBIES_REFUSED
@@ -47,7 +48,9 @@ def beat_attempts(ports: Ports, book: Book, worker_id: str, who: Asker, beats: S
         if answer is Answer.LIVE and lease is not None:
             book.heard += 1
             place = place_of_lease(lease)
-            please_yield = bool(holds) and holds.asks_to_yield(place, lease.fleet or lease.tenant, lease.worker_id)
+            please_yield = lease.mode is Mode.DRAINING or (
+                bool(holds) and holds.asks_to_yield(place, lease.fleet or lease.tenant, lease.worker_id)
+            )
             if now_ms >= lease.renew_ms:
                 signed = ports.tokens.sign(lease, lease.epoch)
                 lease.renew_ms = now_ms + ports.limits.token_life_ms // 2

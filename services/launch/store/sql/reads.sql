@@ -21,8 +21,12 @@ SELECT run_id, sequence, at_ms, kind, state, step_key, actor, detail
   FROM run_event WHERE run_id = $1 AND sequence > $2 ORDER BY sequence LIMIT $3;
 
 -- name: due_runs
--- Open runs whose deadline has passed.
-SELECT run_id FROM run WHERE state < 7 AND deadline_ms <= $1 ORDER BY deadline_ms LIMIT $2;
+-- Open runs whose deadline has passed; of those that are paused it stands still.
+SELECT run_id FROM run WHERE state < 5 AND deadline_ms <= $1 ORDER BY deadline_ms LIMIT $2;
+
+-- name: paused_long
+-- Runs that have been paused for longer than they may.
+SELECT run_id FROM run WHERE state IN (5, 6) AND pause_until_ms <= $1 ORDER BY pause_until_ms LIMIT $2;
 
 -- name: idle_runs
 -- Accepted, and nobody has begun them. (The deadline is named so that the index of open runs serves this.)

@@ -49,7 +49,7 @@ UPDATE tenant AS t
 -- name: lock_heads
 -- The one lock of a run, in order of ids, with what decisions look at.
 SELECT run_id, tenant, project, state, outcome, epoch, version, points, enforced, quiesced, capabilities, budget_micros, used_micros,
-       awaits
+       deadline_ms, paused_ms, awaits
   FROM run WHERE run_id = ANY ($1::uuid[]) ORDER BY run_id FOR NO KEY UPDATE;
 
 -- name: apply_closings
@@ -62,6 +62,15 @@ UPDATE run AS r
        AS ask(run_id, version, state, outcome, epoch, output, failure_class, failure_message, failure_type)
  WHERE r.run_id = ask.run_id AND r.version = ask.version AND r.outcome = ''
 RETURNING r.run_id;
+
+-- name: apply_pauses
+-- Pausing and resuming, conditional on the version that was judged. Receipts begin anew; a resume moves the deadline.
+UPDATE run AS r
+   SET state = ask.state, epoch = ask.epoch, version = r.version + 1, changed_ms = $8::bigint, enforced = 0, quiesced = 0,
+       deadline_ms = ask.deadline_ms, paused_ms = ask.paused_ms, pause_until_ms = ask.pause_until_ms
+  FROM unnest($1::uuid[], $2::bigint[], $3::smallint[], $4::bigint[], $5::bigint[], $6::bigint[], $7::bigint[])
+       AS ask(run_id, version, state, epoch, deadline_ms, paused_ms, pause_until_ms)
+ WHERE r.run_id = ask.run_id AND r.version = ask.version AND r.outcome = '';
 
 -- name: adopt
 -- Runs of an earlier incarnation under an epoch of this one, conditional on the version that was judged; receipts begin anew.

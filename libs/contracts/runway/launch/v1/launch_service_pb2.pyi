@@ -344,6 +344,8 @@ class Run(google.protobuf.message.Message):
     LABELS_FIELD_NUMBER: builtins.int
     RECEIPTS_FIELD_NUMBER: builtins.int
     LAST_SEQUENCE_FIELD_NUMBER: builtins.int
+    PAUSED_AT_FIELD_NUMBER: builtins.int
+    PAUSED_UNTIL_FIELD_NUMBER: builtins.int
     run_id: builtins.str
     """UUIDv7."""
     tenant: builtins.str
@@ -414,6 +416,14 @@ class Run(google.protobuf.message.Message):
     def receipts(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___EnforcementReceipt]:
         """What each point has confirmed since the run was closed."""
 
+    @property
+    def paused_at(self) -> google.protobuf.timestamp_pb2.Timestamp:
+        """Since when it is paused; unset: it is not."""
+
+    @property
+    def paused_until(self) -> google.protobuf.timestamp_pb2.Timestamp:
+        """When it expires if it stays paused."""
+
     def __init__(
         self,
         *,
@@ -440,10 +450,12 @@ class Run(google.protobuf.message.Message):
         labels: collections.abc.Mapping[builtins.str, builtins.str] | None = ...,
         receipts: collections.abc.Iterable[Global___EnforcementReceipt] | None = ...,
         last_sequence: builtins.int = ...,
+        paused_at: google.protobuf.timestamp_pb2.Timestamp | None = ...,
+        paused_until: google.protobuf.timestamp_pb2.Timestamp | None = ...,
     ) -> None: ...
-    _HasFieldArgType: typing_extensions.TypeAlias = typing.Literal["budget", b"budget", "created_at", b"created_at", "deadline", b"deadline", "failure", b"failure", "finished_at", b"finished_at", "input", b"input", "output", b"output", "used", b"used", "workflow", b"workflow"]
+    _HasFieldArgType: typing_extensions.TypeAlias = typing.Literal["budget", b"budget", "created_at", b"created_at", "deadline", b"deadline", "failure", b"failure", "finished_at", b"finished_at", "input", b"input", "output", b"output", "paused_at", b"paused_at", "paused_until", b"paused_until", "used", b"used", "workflow", b"workflow"]
     def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
-    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["budget", b"budget", "cancel_extent", b"cancel_extent", "created_at", b"created_at", "deadline", b"deadline", "epoch", b"epoch", "failure", b"failure", "finished_at", b"finished_at", "input", b"input", "labels", b"labels", "last_sequence", b"last_sequence", "outcome", b"outcome", "output", b"output", "priority", b"priority", "project", b"project", "receipts", b"receipts", "run_class", b"run_class", "run_id", b"run_id", "state", b"state", "tenant", b"tenant", "used", b"used", "version", b"version", "wait_reasons", b"wait_reasons", "workflow", b"workflow"]
+    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["budget", b"budget", "cancel_extent", b"cancel_extent", "created_at", b"created_at", "deadline", b"deadline", "epoch", b"epoch", "failure", b"failure", "finished_at", b"finished_at", "input", b"input", "labels", b"labels", "last_sequence", b"last_sequence", "outcome", b"outcome", "output", b"output", "paused_at", b"paused_at", "paused_until", b"paused_until", "priority", b"priority", "project", b"project", "receipts", b"receipts", "run_class", b"run_class", "run_id", b"run_id", "state", b"state", "tenant", b"tenant", "used", b"used", "version", b"version", "wait_reasons", b"wait_reasons", "workflow", b"workflow"]
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
 
 Global___Run: typing_extensions.TypeAlias = Run
@@ -976,6 +988,134 @@ class CancelRunRequest(google.protobuf.message.Message):
     def WhichOneof(self, oneof_group: _WhichOneofArgType__expected_version) -> _WhichOneofReturnType__expected_version | None: ...
 
 Global___CancelRunRequest: typing_extensions.TypeAlias = CancelRunRequest
+
+@typing.final
+class PauseRunRequest(google.protobuf.message.Message):
+    """Which run to pause."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    RUN_ID_FIELD_NUMBER: builtins.int
+    REASON_FIELD_NUMBER: builtins.int
+    EXPECTED_VERSION_FIELD_NUMBER: builtins.int
+    LONGEST_FIELD_NUMBER: builtins.int
+    run_id: builtins.str
+    """The run."""
+    reason: builtins.str
+    """Why, for the log; at most 500 characters."""
+    expected_version: builtins.int
+    """Only if the run still has this version; unset: whatever it has."""
+    @property
+    def longest(self) -> google.protobuf.duration_pb2.Duration:
+        """How long it may stay paused; it expires then. Unset: the installation's default, seven days."""
+
+    def __init__(
+        self,
+        *,
+        run_id: builtins.str = ...,
+        reason: builtins.str = ...,
+        expected_version: builtins.int | None = ...,
+        longest: google.protobuf.duration_pb2.Duration | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: typing_extensions.TypeAlias = typing.Literal["_expected_version", b"_expected_version", "expected_version", b"expected_version", "longest", b"longest"]
+    def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
+    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["_expected_version", b"_expected_version", "expected_version", b"expected_version", "longest", b"longest", "reason", b"reason", "run_id", b"run_id"]
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__expected_version: typing_extensions.TypeAlias = typing.Literal["expected_version"]
+    _WhichOneofArgType__expected_version: typing_extensions.TypeAlias = typing.Literal["_expected_version", b"_expected_version"]
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__expected_version) -> _WhichOneofReturnType__expected_version | None: ...
+
+Global___PauseRunRequest: typing_extensions.TypeAlias = PauseRunRequest
+
+@typing.final
+class PauseRunResponse(google.protobuf.message.Message):
+    """The run, pausing or paused."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    RUN_FIELD_NUMBER: builtins.int
+    RECEIPTS_FIELD_NUMBER: builtins.int
+    EFFECTS_IN_FLIGHT_FIELD_NUMBER: builtins.int
+    @property
+    def run(self) -> Global___Run:
+        """PAUSING until every point has enforced it and holds nothing live; PAUSED then. WatchRun tells when."""
+
+    @property
+    def receipts(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___EnforcementReceipt]:
+        """What each point has confirmed of the pause."""
+
+    @property
+    def effects_in_flight(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___EffectInFlight]:
+        """Effects that were under way: they are recorded when they are answered."""
+
+    def __init__(
+        self,
+        *,
+        run: Global___Run | None = ...,
+        receipts: collections.abc.Iterable[Global___EnforcementReceipt] | None = ...,
+        effects_in_flight: collections.abc.Iterable[Global___EffectInFlight] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: typing_extensions.TypeAlias = typing.Literal["run", b"run"]
+    def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
+    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["effects_in_flight", b"effects_in_flight", "receipts", b"receipts", "run", b"run"]
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+
+Global___PauseRunResponse: typing_extensions.TypeAlias = PauseRunResponse
+
+@typing.final
+class ResumeRunRequest(google.protobuf.message.Message):
+    """Which run to resume."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    RUN_ID_FIELD_NUMBER: builtins.int
+    REASON_FIELD_NUMBER: builtins.int
+    EXPECTED_VERSION_FIELD_NUMBER: builtins.int
+    run_id: builtins.str
+    """The run."""
+    reason: builtins.str
+    """Why, for the log; at most 500 characters."""
+    expected_version: builtins.int
+    """Only if the run still has this version; unset: whatever it has."""
+    def __init__(
+        self,
+        *,
+        run_id: builtins.str = ...,
+        reason: builtins.str = ...,
+        expected_version: builtins.int | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: typing_extensions.TypeAlias = typing.Literal["_expected_version", b"_expected_version", "expected_version", b"expected_version"]
+    def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
+    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["_expected_version", b"_expected_version", "expected_version", b"expected_version", "reason", b"reason", "run_id", b"run_id"]
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__expected_version: typing_extensions.TypeAlias = typing.Literal["expected_version"]
+    _WhichOneofArgType__expected_version: typing_extensions.TypeAlias = typing.Literal["_expected_version", b"_expected_version"]
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__expected_version) -> _WhichOneofReturnType__expected_version | None: ...
+
+Global___ResumeRunRequest: typing_extensions.TypeAlias = ResumeRunRequest
+
+@typing.final
+class ResumeRunResponse(google.protobuf.message.Message):
+    """The run after the resume."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    RUN_FIELD_NUMBER: builtins.int
+    @property
+    def run(self) -> Global___Run:
+        """Under its new epoch."""
+
+    def __init__(
+        self,
+        *,
+        run: Global___Run | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: typing_extensions.TypeAlias = typing.Literal["run", b"run"]
+    def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
+    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["run", b"run"]
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+
+Global___ResumeRunResponse: typing_extensions.TypeAlias = ResumeRunResponse
 
 @typing.final
 class CancelRunResponse(google.protobuf.message.Message):

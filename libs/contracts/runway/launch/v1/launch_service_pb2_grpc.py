@@ -76,6 +76,16 @@ class LaunchServiceStub(object):
                 request_serializer=runway_dot_launch_dot_v1_dot_launch__service__pb2.CancelRunRequest.SerializeToString,
                 response_deserializer=runway_dot_launch_dot_v1_dot_launch__service__pb2.CancelRunResponse.FromString,
                 _registered_method=True)
+        self.PauseRun = channel.unary_unary(
+                '/runway.launch.v1.LaunchService/PauseRun',
+                request_serializer=runway_dot_launch_dot_v1_dot_launch__service__pb2.PauseRunRequest.SerializeToString,
+                response_deserializer=runway_dot_launch_dot_v1_dot_launch__service__pb2.PauseRunResponse.FromString,
+                _registered_method=True)
+        self.ResumeRun = channel.unary_unary(
+                '/runway.launch.v1.LaunchService/ResumeRun',
+                request_serializer=runway_dot_launch_dot_v1_dot_launch__service__pb2.ResumeRunRequest.SerializeToString,
+                response_deserializer=runway_dot_launch_dot_v1_dot_launch__service__pb2.ResumeRunResponse.FromString,
+                _registered_method=True)
         self.WatchRun = channel.unary_stream(
                 '/runway.launch.v1.LaunchService/WatchRun',
                 request_serializer=runway_dot_launch_dot_v1_dot_launch__service__pb2.WatchRunRequest.SerializeToString,
@@ -175,6 +185,23 @@ class LaunchServiceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def PauseRun(self, request, context):
+        """Pauses a run: nothing new of it is leased, called or commanded from the moment every point holds the pause; attempts return their
+        lease at the next call or checkpoint, or end. The deadline stands still meanwhile. A run that is paused gets the same answer.
+        Errors: NOT_FOUND, VERSION_CONFLICT (expected_version lost), RUN_CLOSED (its outcome is decided).
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ResumeRun(self, request, context):
+        """Lets a paused run go on, under a new epoch, with the time of the pause added to its deadline. A run that is not paused gets its
+        state. Errors: NOT_FOUND, VERSION_CONFLICT (expected_version lost), RUN_CLOSED (its outcome is decided), BUDGET_EXHAUSTED.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def WatchRun(self, request, context):
         """The log of a run after a sequence, then what is new as it happens, until the run is terminal. Resumes from any sequence;
         after trimming, a snapshot and a new cursor come first.
@@ -260,6 +287,16 @@ def add_LaunchServiceServicer_to_server(servicer, server):
                     servicer.CancelRun,
                     request_deserializer=runway_dot_launch_dot_v1_dot_launch__service__pb2.CancelRunRequest.FromString,
                     response_serializer=runway_dot_launch_dot_v1_dot_launch__service__pb2.CancelRunResponse.SerializeToString,
+            ),
+            'PauseRun': grpc.unary_unary_rpc_method_handler(
+                    servicer.PauseRun,
+                    request_deserializer=runway_dot_launch_dot_v1_dot_launch__service__pb2.PauseRunRequest.FromString,
+                    response_serializer=runway_dot_launch_dot_v1_dot_launch__service__pb2.PauseRunResponse.SerializeToString,
+            ),
+            'ResumeRun': grpc.unary_unary_rpc_method_handler(
+                    servicer.ResumeRun,
+                    request_deserializer=runway_dot_launch_dot_v1_dot_launch__service__pb2.ResumeRunRequest.FromString,
+                    response_serializer=runway_dot_launch_dot_v1_dot_launch__service__pb2.ResumeRunResponse.SerializeToString,
             ),
             'WatchRun': grpc.unary_stream_rpc_method_handler(
                     servicer.WatchRun,
@@ -505,6 +542,60 @@ class LaunchService(object):
             '/runway.launch.v1.LaunchService/CancelRun',
             runway_dot_launch_dot_v1_dot_launch__service__pb2.CancelRunRequest.SerializeToString,
             runway_dot_launch_dot_v1_dot_launch__service__pb2.CancelRunResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def PauseRun(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/runway.launch.v1.LaunchService/PauseRun',
+            runway_dot_launch_dot_v1_dot_launch__service__pb2.PauseRunRequest.SerializeToString,
+            runway_dot_launch_dot_v1_dot_launch__service__pb2.PauseRunResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ResumeRun(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/runway.launch.v1.LaunchService/ResumeRun',
+            runway_dot_launch_dot_v1_dot_launch__service__pb2.ResumeRunRequest.SerializeToString,
+            runway_dot_launch_dot_v1_dot_launch__service__pb2.ResumeRunResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -64,6 +64,15 @@ class LaunchServiceStub:
     whose outcome was decided first keeps it; a second cancel gets the first one's answer. Neither is an error.
     Errors: NOT_FOUND, VERSION_CONFLICT (expected_version lost; detail `current_version`).
     """
+    PauseRun: grpc.UnaryUnaryMultiCallable[runway.launch.v1.launch_service_pb2.PauseRunRequest, runway.launch.v1.launch_service_pb2.PauseRunResponse]
+    """Pauses a run: nothing new of it is leased, called or commanded from the moment every point holds the pause; attempts return their
+    lease at the next call or checkpoint, or end. The deadline stands still meanwhile. A run that is paused gets the same answer.
+    Errors: NOT_FOUND, VERSION_CONFLICT (expected_version lost), RUN_CLOSED (its outcome is decided).
+    """
+    ResumeRun: grpc.UnaryUnaryMultiCallable[runway.launch.v1.launch_service_pb2.ResumeRunRequest, runway.launch.v1.launch_service_pb2.ResumeRunResponse]
+    """Lets a paused run go on, under a new epoch, with the time of the pause added to its deadline. A run that is not paused gets its
+    state. Errors: NOT_FOUND, VERSION_CONFLICT (expected_version lost), RUN_CLOSED (its outcome is decided), BUDGET_EXHAUSTED.
+    """
     WatchRun: grpc.UnaryStreamMultiCallable[runway.launch.v1.launch_service_pb2.WatchRunRequest, runway.launch.v1.launch_service_pb2.WatchRunResponse]
     """The log of a run after a sequence, then what is new as it happens, until the run is terminal. Resumes from any sequence;
     after trimming, a snapshot and a new cursor come first.
@@ -129,6 +138,15 @@ class LaunchServiceAsyncStub(LaunchServiceStub):
     """Stops a run. Returns once the cancellation is durable, with what each enforcement point has confirmed by then. A run
     whose outcome was decided first keeps it; a second cancel gets the first one's answer. Neither is an error.
     Errors: NOT_FOUND, VERSION_CONFLICT (expected_version lost; detail `current_version`).
+    """
+    PauseRun: grpc.aio.UnaryUnaryMultiCallable[runway.launch.v1.launch_service_pb2.PauseRunRequest, runway.launch.v1.launch_service_pb2.PauseRunResponse]  # type: ignore[assignment]
+    """Pauses a run: nothing new of it is leased, called or commanded from the moment every point holds the pause; attempts return their
+    lease at the next call or checkpoint, or end. The deadline stands still meanwhile. A run that is paused gets the same answer.
+    Errors: NOT_FOUND, VERSION_CONFLICT (expected_version lost), RUN_CLOSED (its outcome is decided).
+    """
+    ResumeRun: grpc.aio.UnaryUnaryMultiCallable[runway.launch.v1.launch_service_pb2.ResumeRunRequest, runway.launch.v1.launch_service_pb2.ResumeRunResponse]  # type: ignore[assignment]
+    """Lets a paused run go on, under a new epoch, with the time of the pause added to its deadline. A run that is not paused gets its
+    state. Errors: NOT_FOUND, VERSION_CONFLICT (expected_version lost), RUN_CLOSED (its outcome is decided), BUDGET_EXHAUSTED.
     """
     WatchRun: grpc.aio.UnaryStreamMultiCallable[runway.launch.v1.launch_service_pb2.WatchRunRequest, runway.launch.v1.launch_service_pb2.WatchRunResponse]  # type: ignore[assignment]
     """The log of a run after a sequence, then what is new as it happens, until the run is terminal. Resumes from any sequence;
@@ -240,6 +258,27 @@ class LaunchServiceServicer(metaclass=abc.ABCMeta):
         """Stops a run. Returns once the cancellation is durable, with what each enforcement point has confirmed by then. A run
         whose outcome was decided first keeps it; a second cancel gets the first one's answer. Neither is an error.
         Errors: NOT_FOUND, VERSION_CONFLICT (expected_version lost; detail `current_version`).
+        """
+
+    @abc.abstractmethod
+    def PauseRun(
+        self,
+        request: runway.launch.v1.launch_service_pb2.PauseRunRequest,
+        context: _ServicerContext,
+    ) -> typing.Union[runway.launch.v1.launch_service_pb2.PauseRunResponse, collections.abc.Awaitable[runway.launch.v1.launch_service_pb2.PauseRunResponse]]:
+        """Pauses a run: nothing new of it is leased, called or commanded from the moment every point holds the pause; attempts return their
+        lease at the next call or checkpoint, or end. The deadline stands still meanwhile. A run that is paused gets the same answer.
+        Errors: NOT_FOUND, VERSION_CONFLICT (expected_version lost), RUN_CLOSED (its outcome is decided).
+        """
+
+    @abc.abstractmethod
+    def ResumeRun(
+        self,
+        request: runway.launch.v1.launch_service_pb2.ResumeRunRequest,
+        context: _ServicerContext,
+    ) -> typing.Union[runway.launch.v1.launch_service_pb2.ResumeRunResponse, collections.abc.Awaitable[runway.launch.v1.launch_service_pb2.ResumeRunResponse]]:
+        """Lets a paused run go on, under a new epoch, with the time of the pause added to its deadline. A run that is not paused gets its
+        state. Errors: NOT_FOUND, VERSION_CONFLICT (expected_version lost), RUN_CLOSED (its outcome is decided), BUDGET_EXHAUSTED.
         """
 
     @abc.abstractmethod

@@ -1,0 +1,93 @@
+"""Pause and resume runs: the row and its raises in one commit, then every point asked at once.
+
+Paused twice is paused once. Can go wrong: a point that does not answer. The run stays `pausing` until it has, and nothing
+new of it is leased meanwhile wherever the pause is held.
+"""
+
+import json
+from collections.abc import Callable, Sequence
+from uuid import UUID
+
+from libs.kernel.epochs import Mode
+from libs.kernel.refusal import Refusal, not_found
+from libs.kernel.values import value
+from services.launch.app.cancel_runs import conflict
+from services.launch.app.record_receipts import record_receipts
+from services.launch.domain.pausing import Moved, decide_pause, decide_resume
+from services.launch.domain.run import Run, RunEventFacts, RunHead
+from services.launch.ports import InFlight, Ports
+
+
+@value(frozen=True, slots=True)
+class Pause:
+    """What was asked. `project` empty: any of the tenant. `longest_ms` 0: a resume."""
+
+    run_id: UUID
+    tenant: str
+    project: str
+    actor: str
+    reason: str
+    expected_version: int | None
+    longest_ms: int = 0
+
+
+@value(frozen=True, slots=True)
+class PauseAnswer:
+    """The run after it, and effects that may still be under way."""
+
+    run: Run
+    in_flight: tuple[InFlight, ...]
+
+
+async def pause_runs(ports: Ports, asks: Sequence[Pause]) -> list[PauseAnswer | Refusal]:
+    """One answer per ask, in order: pauses and resumes, of a run one after another."""
+    moved, refused = await _decide(ports, asks)
+    receipts, in_flight = await ports.points.raise_moved(moved, ports.limits.enforce_deadline_ms) if moved else ([], [])
+    pausing = {item.head.run_id for item in moved if item.mode is Mode.DRAINING}
+    await record_receipts(ports, [receipt for receipt in receipts if receipt.epoch and receipt.run_id in pausing])
+    runs = await ports.reads.runs([ask.run_id for ask in asks])
+    return [
+        refused.get(number)
+        or PauseAnswer(runs[ask.run_id], tuple(effect for effect in in_flight if effect.run_id == ask.run_id))
+        for number, ask in enumerate(asks)
+    ]
+
+
+async def _decide(ports: Ports, asks: Sequence[Pause]) -> tuple[list[Moved], dict[int, Refusal]]:
+    now = ports.clock.now_ms()
+    refused: dict[int, Refusal] = {}
+    moved: dict[UUID, tuple[Pause, Moved]] = {}
+    async with ports.db.tx() as tx:
+        heads = await tx.lock_heads(sorted({ask.run_id for ask in asks}))
+        for number, ask in enumerate(asks):
+            head = heads.get(ask.run_id)
+            if ask.run_id in moved:  # the other ask of this batch was first: this one is told how the run stands
+                continue
+            try:
+                if head is None or head.tenant != ask.tenant or (ask.project and head.project != ask.project):
+                    raise not_found("run")
+                if ask.expected_version is not None and ask.expected_version != head.version:
+                    raise conflict(head.version, ask.expected_version)
+                became = _became(ask, tx.incarnation, now)(head)
+            except Refusal as no:
+                refused[number] = no
+                continue
+            if became is not None:
+                moved[ask.run_id] = (ask, became)
+        await tx.apply_pauses([item for _, item in moved.values()], now)
+        await tx.append_events([_entry(ask, item, now) for ask, item in moved.values()])
+        await tx.send([notice for _, item in moved.values() for notice in ports.notices.moved(item)], now)
+    ports.hub.poke(moved)
+    return [item for _, item in moved.values()], refused
+
+
+def _became(ask: Pause, incarnation: int, now: int) -> Callable[[RunHead], Moved | None]:
+    if ask.longest_ms:
+        return lambda head: decide_pause(head, ask.longest_ms, now)
+    return lambda head: decide_resume(head, incarnation, now)
+
+
+def _entry(ask: Pause, item: Moved, now: int) -> RunEventFacts:
+    kind = "run.pausing" if item.mode is Mode.DRAINING else "run.resumed"
+    detail = json.dumps({"reason": ask.reason} if ask.reason else {}, ensure_ascii=False)
+    return RunEventFacts(ask.run_id, 0, now, kind, int(item.state), "", ask.actor, detail)
