@@ -41,6 +41,10 @@ REQUIREMENTS: dict[str, Requirement] = {
     "run.cancel": Requirement(
         "ACCEPTED, ENFORCED, QUIESCED with receipts and effects in flight; cannot be resurrected.", "000 002"
     ),
+    "run.pause": Requirement(
+        "Pause drains to a checkpoint and freezes the deadline; resume re-checks under a new epoch; also by tenant, project, tool, provider.",
+        "002 field",
+    ),
     "run.deadline": Requirement("Every run has a deadline; the default is a setting.", "004"),
     "run.explain": Requirement(
         "Why a run or a step does not move: ordered blockers with a remedy each, its place, an estimate with its basis.",

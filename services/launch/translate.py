@@ -174,8 +174,8 @@ def failure_message(failure: FailureFacts) -> common_pb2.Failure:
 
 
 def receipts(run: Run) -> list[launch_service_pb2.EnforcementReceipt]:
-    """What each point of a closed run has confirmed."""
-    if not run.head.outcome or run.head.state == RunState.DENIED:
+    """What each point of a closed or paused run has confirmed."""
+    if not (run.head.outcome or run.head.paused_ms) or run.head.state == RunState.DENIED:
         return []
     found = []
     for bit, name in POINT_NAMES.items():

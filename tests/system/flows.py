@@ -1,5 +1,6 @@
 """Workflows of the system tests, small and with short leases."""
 
+import asyncio
 import tempfile
 from datetime import timedelta
 from pathlib import Path
@@ -68,7 +69,6 @@ hammering = workflow("hammering", steps=[hammer], input=Loop)
 
 @step
 async def forever() -> int:
-    import asyncio
 
     await asyncio.Event().wait()
     return 1
@@ -84,6 +84,25 @@ async def asks(ctx: Context, run: str) -> str:
 
 
 asking = workflow("asking", steps=[asks])
+
+
+class Pages(BaseModel):
+    pages: int
+
+
+@step(checkpoints=True, lease_ttl=QUICK)
+async def walk(ctx: Context, run: Pages) -> list[str]:
+    """Page by page, with a checkpoint after each; which attempt made it."""
+    found = await ctx.restore()
+    made: list[str] = list(found.state) if found else []
+    while len(made) < run.pages:
+        await asyncio.sleep(0.1)
+        made.append(ctx.attempt_id.hex)
+        await ctx.checkpoint(made, boundary=f"page {len(made)}")
+    return made
+
+
+walking = workflow("walking", steps=[walk], input=Pages)
 
 
 class Progress(BaseModel):
@@ -109,7 +128,6 @@ class Stay(BaseModel):
 @step(lease_ttl=timedelta(seconds=6))
 async def endure(run: Stay) -> int:
     """Stays alive until it is cancelled, or is done at once."""
-    import asyncio
 
     if run.stays:
         await asyncio.Event().wait()

@@ -224,9 +224,7 @@ def cancel(
 def pause(
     run_id: str = RUN,
     reason: str = typer.Option("", help="why, for the log"),
-    longest_s: float = typer.Option(
-        None, "--longest", help="seconds after which it expires; unset: seven days"
-    ),
+    longest_s: float = typer.Option(None, "--longest", help="seconds after which it expires; unset: seven days"),
     expected_version: int | None = typer.Option(None, help="only if the run still has this version"),
     form: Form = FORM,
 ) -> None:

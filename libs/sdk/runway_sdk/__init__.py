@@ -30,6 +30,7 @@ from runway_sdk.errors import (
     Unauthenticated,
     Unavailable,
     VersionConflict,
+    YieldRequested,
 )
 from runway_sdk.sync_context import SyncContext
 from runway_sdk.worker import Worker
@@ -66,6 +67,7 @@ __all__ = [
     "Worker",
     "Workflow",
     "WorkflowError",
+    "YieldRequested",
     "find_target",
     "step",
     "workflow",

@@ -30,6 +30,7 @@ from runway_sdk.errors import (
     RunStopped,
     ToolFailed,
     Unavailable,
+    YieldRequested,
 )
 from runway_sdk.faults import fault_point
 from runway_sdk.values import from_value, to_value
@@ -266,8 +267,14 @@ class Context:
         except TimeoutError:
             return
 
-    async def checkpoint(self, state: Any, *, boundary: str = "", artifacts: Sequence[StoredArtifact] = ()) -> str:
-        """Commits JSON-like state at a logical boundary; the next attempt finds it with `restore`. Returns its digest."""
+    async def checkpoint(
+        self, state: Any, *, boundary: str = "", artifacts: Sequence[StoredArtifact] = (), may_yield: bool = True
+    ) -> str:
+        """Commits JSON-like state at a logical boundary; the next attempt finds it with `restore`. Returns its digest.
+
+        Where the attempt is asked to yield (its run is paused, or an operator drains what it is of), it ends here, by
+        YieldRequested, and the step comes again from this checkpoint; not where `may_yield` is False.
+        """
         if self._head is None:
             await self.restore()
         raw = json.dumps(state, ensure_ascii=False, sort_keys=True, separators=(",", ":")).encode()
@@ -291,6 +298,8 @@ class Context:
         answer = await self._leased(self._checkpoints.CommitCheckpoint, request, 30)
         self._sequence += 1
         self._head = bytes.fromhex(answer.checkpoint.manifest_digest)
+        if may_yield and self.yield_requested:
+            raise YieldRequested("the attempt returns its lease at this checkpoint, as it was asked to")
         return str(answer.checkpoint.manifest_digest)
 
     async def restore(self) -> Restored | None:

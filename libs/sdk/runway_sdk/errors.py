@@ -92,6 +92,12 @@ class RunStopped(RunwayError):
     reason = "RUN_CANCELLED"
 
 
+class YieldRequested(RunwayError):
+    """The attempt committed a checkpoint and was asked to yield: its lease goes back, the next one goes on from there."""
+
+    reason = "YIELD_REQUESTED"
+
+
 class CapabilityDenied(RunwayError):
     """The step's contract does not declare this."""
 
@@ -152,8 +158,8 @@ class StepFailed(Exception):
         self.type = type
 
 
-STOPPED_FOR_NOW = frozenset({"RUN_PAUSED", "SCOPE_STOPPED"})
-"""Reasons of RunStopped after which the attempt returns its lease: another goes on where it got to, once the run may."""
+STOPPED_FOR_NOW = frozenset({"RUN_PAUSED", "SCOPE_STOPPED", "YIELD_REQUESTED"})
+"""Reasons after which the attempt returns its lease: another goes on where it got to, once the run may."""
 
 _BY_REASON: Mapping[str, type[RunwayError]] = {
     "INVALID_FIELD": InvalidRequest,

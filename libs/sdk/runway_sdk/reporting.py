@@ -25,6 +25,7 @@ from runway_sdk.errors import (
     StepFailed,
     ToolFailed,
     Unavailable,
+    YieldRequested,
     item_error_of,
 )
 from runway_sdk.gather import Gather
@@ -115,5 +116,5 @@ def failure_of(error: BaseException) -> common_pb2.Failure:
     return failure("attempt", f"{type(error).__name__}: {error}", type(error).__name__)
 
 
-ENDED = (LeaseLost, RunStopped)
-"""Errors that say that an attempt is over and nothing is to be reported."""
+ENDED = (LeaseLost, RunStopped, YieldRequested)
+"""Errors that say that an attempt is over: nothing is to be reported, or its lease goes back."""

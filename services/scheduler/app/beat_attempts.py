@@ -13,7 +13,8 @@ from libs.telemetry.catalogue import HEARTBEATS, ZOMBIES_REFUSED
 from services.scheduler.app.book import Book, Heard
 from services.scheduler.app.held import place_of_lease
 from services.scheduler.domain.asker import Asker
-from services.scheduler.domain.lease import Answer, Beat, beat
+from services.scheduler.domain.holds import Holds
+from services.scheduler.domain.lease import Answer, Beat, Lease, beat
 from services.scheduler.ports import Ports, Signed
 
 _COUNTERS = {answer: HEARTBEATS.labels(answer.name.lower()) for answer in Answer}
@@ -47,10 +48,7 @@ def beat_attempts(ports: Ports, book: Book, worker_id: str, who: Asker, beats: S
         please_yield = False
         if answer is Answer.LIVE and lease is not None:
             book.heard += 1
-            place = place_of_lease(lease)
-            please_yield = lease.mode is Mode.DRAINING or (
-                bool(holds) and holds.asks_to_yield(place, lease.fleet or lease.tenant, lease.worker_id)
-            )
+            please_yield = lease.mode is Mode.DRAINING or _asked_to_yield(holds, lease)
             if now_ms >= lease.renew_ms:
                 signed = ports.tokens.sign(lease, lease.epoch)
                 lease.renew_ms = now_ms + ports.limits.token_life_ms // 2
@@ -63,3 +61,7 @@ def beat_attempts(ports: Ports, book: Book, worker_id: str, who: Asker, beats: S
     if fenced:
         ZOMBIES_REFUSED.labels("scheduler").inc(fenced)
     return answers
+
+
+def _asked_to_yield(holds: Holds, lease: Lease) -> bool:
+    return bool(holds) and holds.asks_to_yield(place_of_lease(lease), lease.fleet or lease.tenant, lease.worker_id)
