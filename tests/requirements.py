@@ -58,6 +58,11 @@ REQUIREMENTS: dict[str, Requirement] = {
     "step.retry": Requirement(
         "Failures are retried by class with backoff inside the budget; policy never, uncertain never.", "001 000"
     ),
+    "step.wait": Requirement(
+        "A step waits for time, event, approval, child or capacity without a lease: asked once per slot, woken once, at no cost.",
+        "000 002",
+    ),
+    "run.input": Requirement("User input is asked once and answered once, by schema, with a deadline.", "002"),
     "attempt.fenced": Requirement("Only the current epochs commit progress, checkpoint or effect.", "000"),
     "sched.claim": Requirement("A claim is a compare-and-set with a new epoch; at most one live lease a step.", "000"),
     "sched.fair": Requirement(

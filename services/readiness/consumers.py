@@ -13,6 +13,7 @@ from libs.telemetry.traces import continued, traceparent
 from services.readiness import translate
 from services.readiness.app.apply_facts import apply_facts
 from services.readiness.domain.steps import AttemptFact, EffectFact
+from services.readiness.domain.waits import Asked, WaitKey
 from services.readiness.ports import Facts, Ports, RunFacts
 
 
@@ -24,6 +25,7 @@ class Batch:
         self.closed: list[UUID] = []
         self.attempts: list[tuple[UUID, AttemptFact]] = []
         self.effects: list[tuple[UUID, EffectFact]] = []
+        self.asked: list[tuple[UUID, Asked]] = []
 
     def take(self, raw: bytes) -> None:
         """Parses one event into its list; refuses what is none of readiness'."""
@@ -41,6 +43,9 @@ class Batch:
             case "attempt_finished":
                 run_id = uuid_from_bytes(event.attempt_finished.run_id, "attempt_finished.run_id")
                 self.attempts.append((run_id, translate.attempt(event.attempt_finished)))
+            case "command_recorded":
+                run_id = uuid_from_bytes(event.command_recorded.run_id, "command_recorded.run_id")
+                self.asked.append((run_id, translate.asked(event.command_recorded)))
             case "effect_resolved":
                 run_id = uuid_from_bytes(event.effect_resolved.run_id, "effect_resolved.run_id")
                 self.effects.append((run_id, translate.effect(event.effect_resolved)))
@@ -52,7 +57,7 @@ class Batch:
     @property
     def facts(self) -> Facts:
         """All of it."""
-        return Facts(self.launched, self.closed, self.attempts, self.effects)
+        return Facts(self.launched, self.closed, self.attempts, self.effects, self.asked)
 
 
 async def apply(ports: Ports, raws: Sequence[bytes]) -> tuple[int, list[inbox_pb2.EventVerdict]]:
@@ -61,14 +66,18 @@ async def apply(ports: Ports, raws: Sequence[bytes]) -> tuple[int, list[inbox_pb
     verdicts = []
     launches: dict[int, UUID] = {}
     attempts: dict[int, tuple[UUID, AttemptFact]] = {}
+    asked: dict[int, WaitKey] = {}
     for number, raw in enumerate(raws):
         try:
-            before = len(batch.launched), len(batch.attempts)
+            before = len(batch.launched), len(batch.attempts), len(batch.asked)
             batch.take(raw)
             if len(batch.launched) > before[0]:
                 launches[number] = batch.launched[-1].run_id
             elif len(batch.attempts) > before[1]:
                 attempts[number] = batch.attempts[-1]
+            elif len(batch.asked) > before[2]:
+                run_id, item = batch.asked[-1]
+                asked[number] = (run_id, item.step_key, item.slot)
             verdicts.append(inbox_pb2.EventVerdict(verdict=inbox_pb2.VERDICT_APPLIED))
         except Refusal as refusal:
             verdicts.append(inbox_pb2.EventVerdict(verdict=inbox_pb2.VERDICT_REFUSED, reason=str(refusal)))
@@ -77,6 +86,7 @@ async def apply(ports: Ports, raws: Sequence[bytes]) -> tuple[int, list[inbox_pb
     for number, (run_id, fact) in attempts.items() if left.early else ():
         if (run_id, fact.step_key, fact.ticket_sequence) in left.early:
             again[number] = "what came before it did not come yet"
+    again |= {number: "the run's launch did not come yet" for number, key in asked.items() if key in left.unborn}
     for number, text in again.items():
         verdicts[number] = inbox_pb2.EventVerdict(verdict=inbox_pb2.VERDICT_RETRY, reason=text)
     return ports.db.incarnation, verdicts

@@ -1,4 +1,4 @@
-"""Readiness' timers: backoffs that passed, old notes, and what does not move."""
+"""Readiness' timers: backoffs and waits that passed, old notes, and what does not move."""
 
 from collections.abc import Callable
 from uuid import UUID
@@ -11,6 +11,8 @@ from libs.runtime.service import Every
 from services.readiness.app.apply_facts import fire_retries
 from services.readiness.ports import HouseKeeping, Ports
 from services.readiness.settings import ReadinessSettings
+
+BATCH = 500
 
 
 def loops(ports: Ports, house: HouseKeeping, settings: ReadinessSettings) -> list[Every]:
@@ -30,7 +32,16 @@ def loops(ports: Ports, house: HouseKeeping, settings: ReadinessSettings) -> lis
     async def forget() -> None:
         await house.forget_closed(ports.clock.now_ms() - settings.early_keep_ms)
 
-    return [Every(settings.retry_poll_ms, retry, "fire_retries"), Every(60_000, forget, "forget_closed")]
+    async def forget_signals() -> None:
+        before_ms = ports.clock.now_ms() - settings.signal_keep_ms
+        while await house.forget_signals(before_ms, BATCH) == BATCH:
+            continue
+
+    return [
+        Every(settings.retry_poll_ms, retry, "fire_retries"),
+        Every(60_000, forget, "forget_closed"),
+        Every(60_000, forget_signals, "forget_signals"),
+    ]
 
 
 class ReadinessStuck:

@@ -36,9 +36,14 @@ async def compose(host: Host) -> Service:
     db.on_incarnation_changed(lambda _: cache.clear())
     notices = EventNotices(host.ids, settings.ticket_limit_bytes)
     ports = Ports(
-        store, store, versions, cache, notices, host.clock, settings.ticket_limit_bytes, host.settings.retention_ms, relay.keeps
+        store, versions, cache, notices, host.clock, settings.ticket_limit_bytes, host.settings.retention_ms, relay.keeps
     )
-    servicer = ReadinessServicer(store, versions, OwnerClient(host.peers))
+    servicer = ReadinessServicer(ports, store, OwnerClient(host.peers), host.ids)
+
+    async def stop() -> None:
+        await servicer.close()
+        await db.close()
+
     return Composed(
         name="readiness",
         healthy=db.ping,
@@ -58,7 +63,7 @@ async def compose(host: Host) -> Service:
             forgetting(store.forget_runs, host.clock, host.settings.retention_ms),
         ],
         start=db.open,
-        stop=db.close,
+        stop=stop,
     )
 
 

@@ -9,6 +9,7 @@ from libs.kernel.clock import Clock
 from libs.kernel.values import value
 from services.readiness.domain.graph import Graph
 from services.readiness.domain.steps import AttemptFact, EffectFact, GraphEnd, Step
+from services.readiness.domain.waits import Asked, Kept, Signal, Wait, WaitKey
 
 
 @value(frozen=True, slots=True)
@@ -35,13 +36,14 @@ ACTIVE, CLOSED, FINISHED = 1, 2, 3
 
 @value(frozen=True, slots=True)
 class Facts:
-    """What one delivery says, sorted by kind; `due` are steps whose backoff has passed."""
+    """What one delivery says, sorted by kind. `due_limit`: so many steps whose backoff or timer has passed are taken up too."""
 
     launched: Sequence[RunFacts] = ()
     closed: Sequence[UUID] = ()
     attempts: Sequence[tuple[UUID, AttemptFact]] = ()
     effects: Sequence[tuple[UUID, EffectFact]] = ()
-    due: Sequence[tuple[UUID, str]] = ()
+    asked: Sequence[tuple[UUID, Asked]] = ()
+    due_limit: int = 0
 
 
 @value(frozen=True, slots=True)
@@ -58,8 +60,10 @@ class Notice:
 class Notices(Protocol):
     """Builds the payloads of events; protobuf stays at the edge."""
 
-    def ready(self, run: RunFacts, graph: Graph, step: Step, steps: Mapping[str, Step], now_ms: int) -> Notice:
-        """StepReady: a ticket for the scheduler, with the step's input."""
+    def ready(
+        self, run: RunFacts, graph: Graph, step: Step, steps: Mapping[str, Step], waited: Sequence[Wait], now_ms: int
+    ) -> Notice:
+        """StepReady: a ticket for the scheduler, with the step's input and what it has waited for."""
         ...
 
     def finished(self, run: RunFacts, steps: Sequence[Step], now_ms: int) -> Notice:
@@ -116,6 +120,60 @@ class Tx(Protocol):
         """Newest version at which each slot of a step is resolved."""
         ...
 
+    async def take_due(self, now_ms: int, limit: int) -> list[tuple[UUID, str]]:
+        """Steps whose backoff or timer has passed, their runs locked; those that another process holds are left to it."""
+        ...
+
+    async def lock_correlations(self, keys: Sequence[str]) -> None:
+        """One transaction at a time for each of these; before any run is locked."""
+        ...
+
+    async def add_waits(self, runs: Mapping[UUID, RunFacts], waits: Sequence[tuple[UUID, Wait]]) -> set[WaitKey]:
+        """Those whose slot was free."""
+        ...
+
+    async def load_waits(self, keys: Sequence[WaitKey]) -> dict[WaitKey, Wait]:
+        """Waits of these slots."""
+        ...
+
+    async def ended_waits(self, steps: Sequence[tuple[UUID, str]]) -> dict[tuple[UUID, str], list[Wait]]:
+        """What these steps have waited for."""
+        ...
+
+    async def waits_for_events(self, signals: Sequence[Signal], now_ms: int) -> list[list[tuple[UUID, Wait]]]:
+        """Open waits that each of these fits, oldest first."""
+        ...
+
+    async def signals_for_waits(
+        self, runs: Mapping[UUID, RunFacts], waits: Sequence[tuple[UUID, Wait]]
+    ) -> list[list[tuple[str, str, bytes, str]]]:
+        """Events kept that each of these waits fits, oldest first: tenant, id, payload, who told."""
+        ...
+
+    async def add_signals(self, signals: Sequence[Signal], now_ms: int) -> set[tuple[str, str]]:
+        """Those that were not told of before."""
+        ...
+
+    async def read_signals(self, keys: Sequence[tuple[str, str]]) -> dict[tuple[str, str], Kept]:
+        """Events as they stand."""
+        ...
+
+    async def use_signals(self, uses: Sequence[tuple[tuple[str, str], WaitKey]], now_ms: int) -> None:
+        """Each for one wait."""
+        ...
+
+    async def inputs_of(self, run_ids: Sequence[UUID]) -> dict[UUID, list[Wait]]:
+        """Questions of these runs."""
+        ...
+
+    async def known_runs(self, run_ids: Sequence[UUID]) -> set[UUID]:
+        """Which of these are known."""
+        ...
+
+    async def save_waits(self, waits: Sequence[tuple[UUID, Wait]]) -> None:
+        """Waits that ended."""
+        ...
+
     async def send(self, notices: Sequence[Notice], now_ms: int) -> None:
         """Puts events into the outbox; they leave after the commit."""
         ...
@@ -170,23 +228,20 @@ class Cache(Protocol):
         ...
 
 
-class Reads(Protocol):
-    """Reads outside transactions."""
-
-    async def due_retries(self, now_ms: int, limit: int) -> list[tuple[UUID, str]]:
-        """Steps whose backoff has passed."""
-        ...
-
-
 class HouseKeeping(Protocol):
     """What loops and operators ask."""
 
     def retry_may_be_due(self, now_ms: int, looked_before_ms: int) -> bool:
-        """Whether some backoff has passed, as far as this process knows; what others noted is found by looking now and then."""
+        """Whether some backoff or timer has passed, as far as this process knows; what others noted is found by looking now and
+        then."""
         ...
 
     async def forget_closed(self, before_ms: int) -> None:
         """Drops old notes of closings that overtook their launch."""
+        ...
+
+    async def forget_signals(self, before_ms: int, limit: int) -> int:
+        """Drops old events that named no run and that nobody used; how many."""
         ...
 
     async def waiting_long(self, limit: int) -> list[tuple[UUID, str, str]]:
@@ -202,8 +257,29 @@ class Owners(Protocol):
         ...
 
 
+@value(frozen=True, slots=True)
+class Question:
+    """A question to people; `run_open`: whether its run goes on."""
+
+    run_id: UUID
+    wait: Wait
+    run_open: bool
+
+
 class StepReads(Protocol):
     """Reads for people."""
+
+    async def owner(self, run_id: UUID) -> tuple[str, str] | None:
+        """(tenant, project) of a run that is known here."""
+        ...
+
+    async def page_inputs(self, run_id: UUID, after: tuple[str, str], limit: int) -> list[Question]:
+        """Questions of a run, whatever their state."""
+        ...
+
+    async def page_open_inputs(self, tenant: str, project: str, after: WaitKey, limit: int, now_ms: int) -> list[Question]:
+        """Open questions of a tenant, or of a project of it."""
+        ...
 
     async def read_steps(self, run_id: UUID) -> tuple[RunFacts, dict[str, Step]] | None:
         """A run and its steps."""
@@ -215,7 +291,6 @@ class Ports:
     """Everything a verb of readiness may use."""
 
     db: Database
-    reads: Reads
     versions: Versions
     cache: Cache
     notices: Notices

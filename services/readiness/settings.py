@@ -23,6 +23,8 @@ class ReadinessSettings(RunwaySettings):
     """Most bytes of outputs of a run that is kept in memory."""
     cache_bytes: int = Field(default=67_108_864, ge=0)
     """Most bytes of outputs of all runs that are kept in memory."""
+    signal_keep_ms: int = Field(default=604_800_000, gt=0)
+    """How long an event that named no run is kept while no wait uses it."""
     early_keep_ms: int = Field(default=3_600_000, gt=0)
     """How long a closing that overtook its launch is remembered."""
     ticket_limit_bytes: int = Field(default=4_194_304, gt=0)

@@ -2,25 +2,34 @@
 
 import json
 from collections.abc import Mapping, Sequence
+from typing import Any
+from uuid import UUID
 
 from google.protobuf import json_format, struct_pb2
 from google.protobuf.duration_pb2 import Duration
+from google.protobuf.message import DecodeError
 from google.protobuf.timestamp_pb2 import Timestamp
 from runway.common.v1 import common_pb2
 from runway.events.v1 import events_pb2
 from runway.launch.v1 import workflow_pb2
 from runway.readiness.v1 import readiness_service_pb2 as pb
 
-from libs.kernel.ids import uuid_from_bytes
-from libs.kernel.refusal import invalid_field
+from libs.kernel.ids import NIL, digest, uuid_from_bytes, uuid_from_text
+from libs.kernel.refusal import Reason, Refusal, invalid_field
+from libs.rpc.identity import Caller
+from libs.rpc.schemas import Misfit, check, flaws
+from services.readiness.app.answer_inputs import AnswerAsk
 from services.readiness.domain.graph import Contract, Graph, Join, Need, Node, Retry, When, build_graph
 from services.readiness.domain.steps import AttemptFact, EffectFact, End, FailureFacts, Step
-from services.readiness.ports import RunFacts
+from services.readiness.domain.waits import LONGEST_MS, Asked, Kind, Signal, Wait, WaitKey, WaitState
+from services.readiness.ports import Question, RunFacts
 
 SUCCESSORS_DEPTH = 16
 """How far ahead a ticket tells what follows: the last of them is ticketed by readiness again, and tells on."""
 SUCCESSORS_BYTES = 16_384
 """A ticket that would tell more tells nothing: a wide graph is readiness' own."""
+ANSWER_BYTES = 65_536
+"""Largest payload of an event and largest answer of a person: each attempt of the step is given all of them again."""
 POINT_GATEWAY = 1
 POINT_CHECKPOINT = 2
 
@@ -102,6 +111,7 @@ def attempt(fact: events_pb2.AttemptFinished) -> AttemptFact:
         failure=failure_of(fact.failure) if fact.HasField("failure") else None,
         unresolved=dict(zip(fact.unresolved_slots, fact.unresolved_versions, strict=True)),
         continued=frozenset(fact.continued),
+        awaits=tuple(fact.awaits),
         read=lambda: json_format.MessageToDict(struct_pb2.Value.FromString(fact.output or _NULL)),
     )
 
@@ -156,8 +166,68 @@ def finished_event(run: RunFacts, step: Step, now_ms: int) -> events_pb2.StepFin
     )
 
 
-def ticket_input(run_input: bytes, outputs: Mapping[str, bytes]) -> bytes:
-    """`{"run": input, "steps": {key: output}}` as a serialized Value."""
+class _Unreadable(Exception):
+    """What an attempt asks is nothing that can be waited for."""
+
+
+def asked(fact: events_pb2.CommandRecorded) -> Asked:
+    """What an attempt asks. What cannot be read is told to the next attempt: an event that was refused here would be
+    nobody's."""
+    if fact.kind not in (events_pb2.COMMAND_KIND_WAIT, events_pb2.COMMAND_KIND_INPUT):
+        raise invalid_field("command_recorded.kind", "is none of readiness'", "send waits and inputs")
+    if not fact.slot or not fact.step_key:
+        raise invalid_field("command_recorded", "lacks a step or a slot", "send what the scheduler sends")
+    try:
+        said = json_format.MessageToDict(struct_pb2.Value.FromString(fact.payload))
+        if not isinstance(said, dict):
+            raise _Unreadable("its payload is no object")
+        return _input(fact, said) if fact.kind == events_pb2.COMMAND_KIND_INPUT else _wait(fact, said)
+    except (_Unreadable, DecodeError) as error:
+        return Asked(fact.step_key, fact.slot, Kind.UNREADABLE, payload=fact.payload, problem=str(error)[:500])
+
+
+def _wait(fact: events_pb2.CommandRecorded, said: Mapping[str, Any]) -> Asked:
+    forms = [name for name in ("for_ms", "until_ms", "event") if name in said]
+    if len(forms) != 1:
+        raise _Unreadable("its payload needs one of for_ms, until_ms and event")
+    if forms == ["event"]:
+        name, correlation = _text(said, "event"), _text(said, "correlation")
+        if not name:
+            raise _Unreadable("event must be a name")
+        return Asked(fact.step_key, fact.slot, Kind.EVENT, name, correlation, _length(said, "timeout_ms"), payload=fact.payload)
+    if forms == ["until_ms"]:
+        return Asked(fact.step_key, fact.slot, Kind.TIMER, until_ms=_length(said, "until_ms", 2**52), payload=fact.payload)
+    return Asked(fact.step_key, fact.slot, Kind.TIMER, for_ms=_length(said, "for_ms"), payload=fact.payload)
+
+
+def _input(fact: events_pb2.CommandRecorded, said: Mapping[str, Any]) -> Asked:
+    if not isinstance(said.get("schema", {}), dict):
+        raise _Unreadable("schema must be an object")
+    if found := flaws(json.dumps(said.get("schema", {}))):
+        raise _Unreadable(f"schema {found[0]}")
+    _text(said, "prompt")
+    return Asked(fact.step_key, fact.slot, Kind.INPUT, for_ms=_length(said, "timeout_ms"), payload=fact.payload)
+
+
+def _text(said: Mapping[str, Any], name: str) -> str:
+    text = said.get(name, "")
+    if not isinstance(text, str) or "\0" in text or (name != "prompt" and len(text) > 200):
+        raise _Unreadable(f"{name} must be text of at most 200 characters without NUL")
+    return text
+
+
+def _length(said: Mapping[str, Any], name: str, most: int = LONGEST_MS) -> int:
+    """Milliseconds; -1 where none are said."""
+    number = said.get(name)
+    if number is None:
+        return -1
+    if isinstance(number, bool) or not isinstance(number, int | float) or not 0 <= number <= most:
+        raise _Unreadable(f"{name} must be a number of milliseconds from 0 to {most}")
+    return int(number)
+
+
+def ticket_input(run_input: bytes, outputs: Mapping[str, bytes], waited: Sequence[Wait]) -> bytes:
+    """`{"run": input, "steps": {key: output}}` as a serialized Value; with `waits` where the step has waited."""
     value = struct_pb2.Value()
     fields = value.struct_value.fields
     fields["run"].ParseFromString(run_input or _NULL)
@@ -165,6 +235,13 @@ def ticket_input(run_input: bytes, outputs: Mapping[str, bytes]) -> bytes:
     steps.SetInParent()
     for key, output in outputs.items():
         steps.fields[key].ParseFromString(output or _NULL)
+    for wait in waited:
+        told = fields["waits"].struct_value.fields[wait.slot].struct_value.fields
+        told["kind"].string_value = wait.kind.name.lower()
+        told["state"].string_value = wait.state.name.lower()
+        told["value"].ParseFromString(wait.result or _NULL)
+        told["at_ms"].number_value = wait.ended_ms
+        told["by"].string_value = wait.ended_by
     return value.SerializeToString()
 
 
@@ -196,9 +273,7 @@ def step_message(graph: Graph, step: Step) -> pb.Step:
         if failure
         else None,
         output=struct_pb2.Value.FromString(step.output) if step.output else None,
-        retry_at=Timestamp(seconds=step.retry_at_ms // 1000, nanos=step.retry_at_ms % 1000 * 1_000_000)
-        if step.retry_at_ms
-        else None,
+        retry_at=_timestamp(step.retry_at_ms),
         needs=[need.step for need in graph.nodes[step.key].needs],
         version=step.version,
     )
@@ -207,3 +282,115 @@ def step_message(graph: Graph, step: Step) -> pb.Step:
 def ordered(graph: Graph, steps: Mapping[str, Step]) -> Sequence[Step]:
     """Steps in the author's order."""
     return [steps[key] for key in graph.order]
+
+
+def signal(request: pb.SignalEventRequest, caller: Caller, run_id: UUID | None, project: str, event_id: str) -> Signal:
+    """An event, parsed. Its digest is what a repeat is known by."""
+    payload = request.payload.SerializeToString(deterministic=True)
+    if len(payload) > ANSWER_BYTES:
+        raise too_large("payload", len(payload))
+    for field, text in (
+        ("name", request.name),
+        ("correlation", request.correlation),
+        ("event_id", event_id),
+        ("project", project),
+    ):
+        if "\0" in text:
+            raise invalid_field(field, "holds a NUL character", "leave it out")
+    told = pb.SignalEventRequest(
+        run_id=str(run_id or ""), name=request.name, correlation=request.correlation, payload=request.payload
+    )
+    said = digest(f"{project if run_id is None else ''}\n".encode() + told.SerializeToString(deterministic=True))
+    return Signal(
+        caller.tenant, project, run_id, event_id, request.name, request.correlation, payload, said, caller.name or caller.key_id
+    )
+
+
+def answer_ask(request: pb.SubmitInputRequest, caller: Caller, run_id: UUID) -> AnswerAsk:
+    """An answer, parsed; held against the schema where the question is known."""
+    result = request.answer.SerializeToString(deterministic=True)
+    if len(result) > ANSWER_BYTES:
+        raise too_large("answer", len(result))
+    plain = json_format.MessageToDict(request.answer) if request.answer.WhichOneof("kind") else None
+
+    def misfit(payload: bytes) -> Refusal | None:
+        schema = json_format.MessageToDict(struct_pb2.Value.FromString(payload)).get("schema") or {}
+        try:
+            check(json.dumps(schema), plain, "answer")
+        except Misfit as no:
+            return invalid_field(no.path, f"does not fit the question's schema: {no.problem}", "send an answer that fits")
+        return None
+
+    return AnswerAsk(
+        tenant=caller.tenant,
+        project=caller.project,
+        run_id=run_id,
+        step_key=request.step_key,
+        slot=request.slot,
+        result=result or _NULL,
+        by=caller.name or caller.key_id,
+        misfit=misfit,
+    )
+
+
+def too_large(field: str, size: int) -> Refusal:
+    """TOO_LARGE for what a step would be given."""
+    return Refusal(
+        Reason.TOO_LARGE,
+        f"{field} has {size} bytes, more than {ANSWER_BYTES}",
+        field=field,
+        remedy="store it elsewhere and send where",
+        detail={"bytes": str(size), "limit_bytes": str(ANSWER_BYTES)},
+    )
+
+
+def input_message(question: Question, now_ms: int) -> pb.Input:
+    """A question for people."""
+    wait = question.wait
+    asked = struct_pb2.Value.FromString(wait.payload).struct_value.fields
+    state = _INPUT_STATES[wait.state]
+    if wait.state == WaitState.OPEN and not question.run_open:
+        state = pb.INPUT_STATE_CLOSED
+    elif wait.overdue(now_ms):
+        state = pb.INPUT_STATE_EXPIRED
+    return pb.Input(
+        run_id=str(question.run_id),
+        step_key=wait.step_key,
+        slot=wait.slot,
+        state=state,
+        prompt=asked["prompt"].string_value,
+        schema=asked["schema"].struct_value if "schema" in asked else None,
+        asked_at=_timestamp(wait.asked_ms),
+        deadline=_timestamp(wait.due_ms),
+        ended_at=_timestamp(wait.ended_ms),
+        answered_by=wait.ended_by,
+        answer=struct_pb2.Value.FromString(wait.result) if wait.state == WaitState.DONE else None,
+    )
+
+
+def inputs_token(question: Question) -> str:
+    """Where a page of questions ends."""
+    return f"{question.run_id.hex}:{len(question.wait.step_key)}:{question.wait.step_key}{question.wait.slot}"
+
+
+def parse_inputs_token(token: str) -> WaitKey:
+    """See inputs_token."""
+    if not token:
+        return (NIL, "", "")
+    run, _, rest = token.partition(":")
+    length, _, text = rest.partition(":")
+    if len(run) != 32 or not (length.isascii() and length.isdecimal() and len(length) < 5) or "\0" in text:
+        raise invalid_field("page_token", "is not one of ours", "send next_page_token as it was returned")
+    return (uuid_from_text(run, "page_token"), text[: int(length)], text[int(length) :])
+
+
+def _timestamp(at_ms: int) -> Timestamp | None:
+    return Timestamp(seconds=at_ms // 1000, nanos=at_ms % 1000 * 1_000_000) if at_ms else None
+
+
+_INPUT_STATES = {
+    WaitState.OPEN: pb.INPUT_STATE_OPEN,
+    WaitState.DONE: pb.INPUT_STATE_ANSWERED,
+    WaitState.TIMED_OUT: pb.INPUT_STATE_EXPIRED,
+    WaitState.REFUSED: pb.INPUT_STATE_CLOSED,
+}

@@ -33,10 +33,12 @@ from runway_sdk.errors import (
     YieldRequested,
 )
 from runway_sdk.sync_context import SyncContext
+from runway_sdk.waiting import Answer
 from runway_sdk.worker import Worker
 from runway_sdk.workflow import Retry, Step, Workflow, WorkflowError, step, workflow
 
 __all__ = [
+    "Answer",
     "BudgetExhausted",
     "CapabilityDenied",
     "Client",

@@ -268,6 +268,34 @@ class Client:
             self._readiness.ListSteps, lambda token: rd.ListStepsRequest(run_id=run_id, page_token=token), "steps"
         )
 
+    async def signal(
+        self, name: str, payload: Any = None, *, run_id: str = "", correlation: str = "", event_id: str = "", project: str = ""
+    ) -> rd.SignalEventResponse:
+        """Tells of an event that a step waits for, or will: in a run, or by its correlation. Sent again it counts once."""
+        request = rd.SignalEventRequest(
+            run_id=run_id,
+            name=name,
+            correlation=correlation,
+            event_id=event_id or secrets.token_hex(16),
+            payload=to_value(_plain(payload), "payload"),
+            project=project,
+        )
+        answer: rd.SignalEventResponse = await self._call(self._readiness.SignalEvent, request)
+        return answer
+
+    async def inputs(self, run_id: str = "") -> list[rd.Input]:
+        """What steps ask people: of a run, also what was answered; of none, all that is open."""
+        return await self._pages(
+            self._readiness.ListInputs, lambda token: rd.ListInputsRequest(run_id=run_id, page_token=token), "inputs"
+        )
+
+    async def answer(self, run_id: str, answer: Any, *, step_key: str = "", slot: str = "") -> rd.SubmitInputResponse:
+        """Answers what a step asks; the step and slot need not be named where only one question is open. The first answer
+        wins."""
+        request = rd.SubmitInputRequest(run_id=run_id, step_key=step_key, slot=slot, answer=to_value(_plain(answer), "answer"))
+        done: rd.SubmitInputResponse = await self._call(self._readiness.SubmitInput, request)
+        return done
+
     async def attempts(self, run_id: str) -> list[sc.Attempt]:
         """The run's attempts, oldest first."""
         return await self._pages(

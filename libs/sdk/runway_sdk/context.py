@@ -1,4 +1,5 @@
-"""What a step may do besides computing: tools, models, checkpoints, artifacts. Each goes through the service that fences it.
+"""What a step may do besides computing: tools, models, checkpoints, artifacts, waits. Each goes through the service that fences
+it.
 
 Authoritative for nothing: a refusal here is the control plane's. Can go wrong: the answer of a call is lost. Calls are named
 by slot, so the same call is made again and joins or replays the first; an effect whose outcome is unknown is waited for.
@@ -9,6 +10,7 @@ import hashlib
 import json
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -34,6 +36,7 @@ from runway_sdk.errors import (
 )
 from runway_sdk.faults import fault_point
 from runway_sdk.values import from_value, to_value
+from runway_sdk.waiting import Answer, StepWaits, milliseconds, unix_ms
 
 CHUNK_BYTES = 1024 * 1024
 _WAIT_S = 30
@@ -126,6 +129,7 @@ class Context:
         tenant: str,
         project: str,
         traceparent: str,
+        waits: StepWaits | None = None,
     ) -> None:
         self.run_id = run_id
         self.step_key = step_key
@@ -137,6 +141,7 @@ class Context:
         self._holder = holder
         self._traceparent = traceparent
         self._ordinals: dict[str, int] = {}
+        self._waits = waits or StepWaits(None)
         self._gateway = connection.stub("gateway", gateway_service_pb2_grpc.GatewayServiceStub)
         self._checkpoints = connection.stub("checkpoint", checkpoint_service_pb2_grpc.CheckpointServiceStub)
         self._head: bytes | None = None
@@ -198,6 +203,35 @@ class Context:
         )
         answer = await self._effect(self._gateway.Generate, request, timeout_s)
         return _result(answer)
+
+    async def sleep(self, length: timedelta, *, slot: str = "") -> None:
+        """Waits so long without holding anything: the attempt ends, and a later one passes here once the time has come."""
+        payload = {"for_ms": milliseconds(length)}
+        await self._waits.wait("timer", self._waits.slot("sleep", slot), payload)
+
+    async def sleep_until(self, at: datetime, *, slot: str = "") -> None:
+        """As `sleep`, until a time. Of attempts that name different times the first one's holds."""
+        await self._waits.wait("timer", self._waits.slot("sleep", slot), {"until_ms": unix_ms(at)})
+
+    async def event(self, name: str, *, correlation: str = "", timeout: timedelta | None = None, slot: str = "") -> Answer:
+        """Waits for an event that somebody tells of (`Client.signal`, `runway run signal`): by this run's id, or by the
+        correlation.
+
+        An event that was told before is taken at once; each is taken once.
+        """
+        payload: dict[str, Any] = {"event": name, "correlation": correlation}
+        if timeout is not None:
+            payload["timeout_ms"] = milliseconds(timeout)
+        return await self._waits.wait("event", self._waits.slot(f"event:{name}", slot), payload)
+
+    async def input(
+        self, prompt: str, schema: Mapping[str, Any] | None = None, *, timeout: timedelta | None = None, slot: str = ""
+    ) -> Answer:
+        """Asks a person, once, for an answer that fits a JSON Schema, and waits for it."""
+        payload: dict[str, Any] = {"prompt": prompt, "schema": dict(schema or {})}
+        if timeout is not None:
+            payload["timeout_ms"] = milliseconds(timeout)
+        return await self._waits.wait("input", self._waits.slot("input", slot), payload)
 
     async def _effect(self, method: Callable[..., Awaitable[Any]], request: Any, timeout_s: float) -> Any:
         """Makes the call until its slot is resolved or the time has passed."""

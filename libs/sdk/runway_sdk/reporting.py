@@ -14,6 +14,7 @@ from runway.scheduler.v1 import worker_service_pb2 as pb
 
 from runway_sdk.context import LeaseHolder
 from runway_sdk.errors import (
+    STOPPED_FOR_NOW,
     BudgetExhausted,
     CapabilityDenied,
     EffectUnknown,
@@ -71,8 +72,10 @@ class Reporter:
                     continue
                 except RunwayError as refused:
                     error = refused
-            if isinstance(error, InvalidRequest) and completion.WhichOneof("result") == "output":
+            if isinstance(error, InvalidRequest) and completion.WhichOneof("result") in ("output", "yielded"):
                 completion.failure.CopyFrom(failure("validation", error.message, error.reason))
+            elif error.reason in STOPPED_FOR_NOW and completion.yielded.commands:
+                completion.yielded.CopyFrom(pb.Yield(reason="drain"))  # what it asks for is asked again once the run may go on
             elif _curable(error) and loop.time() < end:
                 await asyncio.sleep(max(pause_s, error.retry_after_ms / 1000))
                 pause_s = min(pause_s * 2, 1.0)

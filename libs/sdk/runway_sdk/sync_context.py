@@ -5,10 +5,12 @@ Can go wrong: a call from the worker's own loop, which would wait for itself. St
 
 import asyncio
 from collections.abc import Coroutine, Mapping
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any, TypeVar
 
 from runway_sdk.context import Context, Restored, StoredArtifact, ToolResult
+from runway_sdk.waiting import Answer
 
 T = TypeVar("T")
 
@@ -46,6 +48,22 @@ class SyncContext:
     def model(self, model: str, body: Mapping[str, Any], **options: Any) -> ToolResult:
         """See Context.model."""
         return self._wait(self._context.model(model, body, **options))
+
+    def sleep(self, length: timedelta, **options: Any) -> None:
+        """See Context.sleep."""
+        self._wait(self._context.sleep(length, **options))
+
+    def sleep_until(self, at: datetime, **options: Any) -> None:
+        """See Context.sleep_until."""
+        self._wait(self._context.sleep_until(at, **options))
+
+    def event(self, name: str, **options: Any) -> Answer:
+        """See Context.event."""
+        return self._wait(self._context.event(name, **options))
+
+    def input(self, prompt: str, schema: Mapping[str, Any] | None = None, **options: Any) -> Answer:
+        """See Context.input."""
+        return self._wait(self._context.input(prompt, schema, **options))
 
     def checkpoint(self, state: Any, **options: Any) -> str:
         """See Context.checkpoint."""

@@ -29,6 +29,7 @@ from runway_sdk.reporting import ENDED, Reporter, failure, failure_of
 from runway_sdk.sync_context import SyncContext
 from runway_sdk.threads import in_thread
 from runway_sdk.values import from_value, to_value
+from runway_sdk.waiting import StepWaits, Yielding
 from runway_sdk.workflow import Step, Workflow, identifier
 
 log = logging.getLogger("runway.worker")
@@ -221,18 +222,22 @@ class Worker:
         """Calls the step's function; writes what came of it into `completion`."""
         assert self._connection is not None
         found = self._handlers[lease.handler]
+        given = from_value(lease.input) or {}
+        waits = StepWaits(given.get("waits"))
         try:
-            arguments = _arguments(found, from_value(lease.input))
+            arguments = _arguments(found, given)
             fault_point("worker.during_step", lease.step_key)
             if found.is_async:
                 if found.context_name:
-                    arguments[found.context_name] = self._context(lease, holder)
+                    arguments[found.context_name] = self._context(lease, holder, waits)
                 result = await found.function(**arguments)
             else:
                 if found.context_name:
-                    arguments[found.context_name] = SyncContext(self._context(lease, holder), asyncio.get_running_loop())
+                    arguments[found.context_name] = SyncContext(self._context(lease, holder, waits), asyncio.get_running_loop())
                 result = await in_thread(found.function, arguments, f"step {lease.step_key}")
             completion.output.CopyFrom(to_value(found.output.dump_python(result, mode="json"), "output"))
+        except Yielding:
+            completion.yielded.CopyFrom(waits.yielded())
         except ENDED as over:
             if over.reason in STOPPED_FOR_NOW:
                 completion.yielded.reason = "drain"
@@ -247,7 +252,7 @@ class Worker:
             log.debug("how it failed", exc_info=error)
             completion.failure.CopyFrom(failure_of(error))
 
-    def _context(self, lease: pb.Lease, holder: LeaseHolder) -> Context:
+    def _context(self, lease: pb.Lease, holder: LeaseHolder, waits: StepWaits) -> Context:
         """For a step that asks for one."""
         assert self._connection is not None
         return Context(
@@ -260,6 +265,7 @@ class Worker:
             tenant=lease.tenant,
             project=lease.project,
             traceparent=lease.traceparent,
+            waits=waits,
         )
 
     # -- reporting

@@ -1,4 +1,5 @@
-"""Apply what happened: launches, ends of attempts, outcomes of effects, closings, backoffs that passed.
+"""Apply what happened: launches, ends of attempts, what they ask, outcomes of effects, closings, backoffs and timers that
+passed.
 
 One transaction for a whole delivery: runs are locked in order, each run's steps are decided in memory by the domain, and
 what changed is written with the events that follow. Can go wrong: a run whose version is not known yet (its graph is asked
@@ -10,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from uuid import UUID
 
 from services.readiness.app.check_output import as_promised
+from services.readiness.app.take_waits import Waited, load_waits, lock_asked, save_waits, take_asked
 from services.readiness.domain.steps import (
     TERMINAL,
     AttemptFact,
@@ -27,6 +29,7 @@ from services.readiness.domain.steps import (
     retry_due,
     too_early,
 )
+from services.readiness.domain.waits import WaitKey
 from services.readiness.ports import ACTIVE, CLOSED, FINISHED, Facts, Notice, Ports, RunFacts, Tx, UnknownVersions
 
 
@@ -37,7 +40,12 @@ class Left:
     unknown: set[UUID] = field(default_factory=set)
     """Launched runs whose version launch does not know (yet)."""
     early: set[tuple[UUID, str, int]] = field(default_factory=set)
-    """Run, step and ticket of attempts that ended, where the launch, or the end before, did not come yet (again)."""
+    """Run, step and ticket of attempts that ended, where the launch, or the end before, or what they asked did not come yet
+    (again)."""
+    unborn: set[WaitKey] = field(default_factory=set)
+    """Run, step and slot of what attempts asked, where the launch did not come yet (again)."""
+    due: int = 0
+    """Steps whose backoff or timer had passed."""
 
 
 async def apply_facts(ports: Ports, facts: Facts) -> Left:
@@ -56,13 +64,17 @@ async def apply_facts(ports: Ports, facts: Facts) -> Left:
 async def _apply(ports: Ports, facts: Facts) -> Left:
     left = Left()
     now = ports.clock.now_ms()
-    named = {run_id for run_id, _ in (*facts.attempts, *facts.effects, *facts.due)} | set(facts.closed)
+    named = {run_id for run_id, _ in (*facts.attempts, *facts.effects, *facts.asked)} | set(facts.closed)
     committed: list[tuple[RunFacts, RunView]] = []
     try:
         async with ports.db.tx() as tx:
+            await lock_asked(tx, facts.asked)
+            due = await tx.take_due(now, facts.due_limit) if facts.due_limit else []
+            left.due = len(due)
+            named |= {run_id for run_id, _ in due}
             views = await _begin(ports, tx, facts.launched, now)
             if named:
-                committed = await _move(ports, tx, facts, named, left, now)
+                committed = await _move(ports, tx, facts, due, named, left, now)
     except BaseException:
         for run_id in named:
             ports.cache.drop(run_id)
@@ -93,7 +105,7 @@ async def _begin(ports: Ports, tx: Tx, launched: Sequence[RunFacts], now: int) -
             closed.append(replace(run, state=CLOSED, version=run.version + 1))
         else:
             ready = [step for step in view.steps.values() if step.state == StepState.READY]
-            notices += [ports.notices.ready(run, view.graph, step, view.steps, now) for step in ready]
+            notices += [ports.notices.ready(run, view.graph, step, view.steps, (), now) for step in ready]
         views.append((closed[-1] if run.run_id in early else run, view))
     await tx.add_steps([(run.run_id, step) for run, view in views for step in view.steps.values()])
     await tx.save(closed, [])
@@ -101,7 +113,9 @@ async def _begin(ports: Ports, tx: Tx, launched: Sequence[RunFacts], now: int) -
     return views
 
 
-async def _move(ports: Ports, tx: Tx, facts: Facts, named: set[UUID], left: Left, now: int) -> list[tuple[RunFacts, RunView]]:
+async def _move(
+    ports: Ports, tx: Tx, facts: Facts, due: Sequence[tuple[UUID, str]], named: set[UUID], left: Left, now: int
+) -> list[tuple[RunFacts, RunView]]:
     """Applies facts to runs that are known."""
     runs = await tx.lock_runs(sorted(named))
     if unknown := sorted({run_id for run_id in facts.closed if run_id not in runs}):
@@ -111,7 +125,15 @@ async def _move(ports: Ports, tx: Tx, facts: Facts, named: set[UUID], left: Left
     if facts.effects:
         await tx.save_resolutions(facts.effects)
     active = {run_id: run for run_id, run in runs.items() if run.state == ACTIVE}
-    views = await _views(ports, tx, active.values())
+    views = await views_of(ports, tx, active.values())
+    if facts.asked:
+        await take_asked(tx, active, views, facts.asked, now)
+        left.unborn = {
+            (run_id, asked.step_key, asked.slot)
+            for run_id, asked in facts.asked
+            if run_id not in runs and now - launched_ms(run_id) < ports.retention_ms
+        }
+    await load_waits(tx, views, facts.attempts, due)
     doubtful = [(run_id, fact.step_key) for run_id, fact in facts.attempts if fact.end == End.UNCERTAIN]
     resolved = await tx.resolutions(doubtful) if doubtful else {}
     left.early = _finish(views, facts.attempts, resolved, now)
@@ -123,13 +145,13 @@ async def _move(ports: Ports, tx: Tx, facts: Facts, named: set[UUID], left: Left
     for run_id, effect in facts.effects:
         if run_id in views:
             resolve_effect(views[run_id], effect)
-    for run_id, key in facts.due:
+    for run_id, key in due:
         if run_id in views:
             retry_due(views[run_id], key, now)
     for run_id in facts.closed:
         if run_id in views:
             close(views[run_id])
-    return await _save(ports, tx, active, views, set(facts.closed), now)
+    return await save_views(ports, tx, active, views, set(facts.closed), now)
 
 
 def _finish(
@@ -154,7 +176,7 @@ def _finish(
         waiting = early
 
 
-async def _views(ports: Ports, tx: Tx, runs: Iterable[RunFacts]) -> dict[UUID, RunView]:
+async def views_of(ports: Ports, tx: Tx, runs: Iterable[RunFacts]) -> dict[UUID, RunView]:
     """Each run's steps: as this process last committed them, where the run has not moved since; else from the rows."""
     runs = list(runs)
     known = {run.run_id: ports.cache.get(run.run_id, run.version) for run in runs}
@@ -168,21 +190,23 @@ async def _views(ports: Ports, tx: Tx, runs: Iterable[RunFacts]) -> dict[UUID, R
     return views
 
 
-async def _save(
+async def save_views(
     ports: Ports, tx: Tx, runs: dict[UUID, RunFacts], views: dict[UUID, RunView], closed: set[UUID], now: int
 ) -> list[tuple[RunFacts, RunView]]:
     """Writes what changed, with the events that follow from it."""
     saved: list[tuple[RunFacts, RunView]] = []
     notices: list[Notice] = []
+    waited = await save_waits(tx, views)
     for run_id, view in views.items():
         if not view.touched and run_id not in closed:
             continue
         run = runs[run_id]
-        refuse_oversized(view, len(run.input), ports.ticket_limit_bytes)
+        sizes = {key: sum(len(wait.result) for wait in waits) for (of, key), waits in waited.items() if of == run_id}
+        refuse_oversized(view, len(run.input), ports.ticket_limit_bytes, sizes)
         done = view.finished
         state = FINISHED if done else CLOSED if run_id in closed else ACTIVE
         moved = replace(run, state=state, version=run.version + 1)
-        notices += _notices(ports, moved, view, done, now)
+        notices += _notices(ports, moved, view, waited, done, now)
         saved.append((moved, view))
     if saved:
         await tx.save([run for run, _ in saved], [(run.run_id, step) for run, view in saved for step in view.touched.values()])
@@ -195,7 +219,7 @@ def launched_ms(run_id: UUID) -> int:
     return run_id.int >> 80
 
 
-def _notices(ports: Ports, run: RunFacts, view: RunView, done: bool, now: int) -> list[Notice]:
+def _notices(ports: Ports, run: RunFacts, view: RunView, waited: Waited, done: bool, now: int) -> list[Notice]:
     ended: list[Step] = [step for step in view.touched.values() if step.state in TERMINAL]
     if done:
         end = end_of(view.graph, view.steps)
@@ -204,12 +228,11 @@ def _notices(ports: Ports, run: RunFacts, view: RunView, done: bool, now: int) -
     if ports.keeps_events:
         view.ticketed.clear()
     ready = [step for step in view.touched.values() if needs_ticket(view, step)]
-    return notices + [ports.notices.ready(run, view.graph, step, view.steps, now) for step in ready]
+    return notices + [
+        ports.notices.ready(run, view.graph, step, view.steps, waited.get((run.run_id, step.key), ()), now) for step in ready
+    ]
 
 
 async def fire_retries(ports: Ports, limit: int = 1000) -> int:
-    """Readies steps whose backoff has passed; how many were due."""
-    due = await ports.reads.due_retries(ports.clock.now_ms(), limit)
-    if due:
-        await apply_facts(ports, Facts(due=due))
-    return len(due)
+    """Readies steps whose backoff or timer has passed; how many were due."""
+    return (await apply_facts(ports, Facts(due_limit=limit))).due

@@ -9,6 +9,7 @@ from libs.kernel.ids import IdSource
 from services.readiness import translate
 from services.readiness.domain.graph import Graph
 from services.readiness.domain.steps import GraphEnd, Step, StepState
+from services.readiness.domain.waits import Wait
 from services.readiness.ports import Notice, RunFacts
 
 REMEMBERED_BYTES = 8_388_608
@@ -51,7 +52,9 @@ class EventNotices:
         event.traceparent = run.traceparent
         return Notice(receiver, kind, run.run_id, event.SerializeToString(), patient)
 
-    def ready(self, run: RunFacts, graph: Graph, step: Step, steps: Mapping[str, Step], now_ms: int) -> Notice:
+    def ready(
+        self, run: RunFacts, graph: Graph, step: Step, steps: Mapping[str, Step], waited: Sequence[Wait], now_ms: int
+    ) -> Notice:
         """StepReady."""
         node = graph.nodes[step.key]
         needed = [steps[need.step] for need in node.needs]
@@ -66,7 +69,7 @@ class EventNotices:
         fact.run_class = run.run_class
         fact.priority = run.priority
         fact.deadline_ms = run.deadline_ms
-        fact.input = translate.ticket_input(run.input, outputs)
+        fact.input = translate.ticket_input(run.input, outputs, waited)
         fact.attempt_number = step.attempts + 1
         fact.epoch = run.epoch
         return self._event(run, "scheduler", "step_ready", event, now_ms)

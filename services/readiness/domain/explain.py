@@ -11,6 +11,11 @@ from services.readiness.domain.steps import RECONCILIATION, RETRY_BACKOFF, TERMI
 
 NAMED = 5
 """Predecessors and slots named in one sentence."""
+_BROUGHT = {
+    "timer": "wait: it goes on by itself",
+    "external_event": "tell of the event: `runway run signal`",
+    "user_input": "answer it: `runway run inputs`, `runway run answer`",
+}
 _WORDS = {When.SUCCESS: "to succeed", When.FAILURE: "to fail", When.ALWAYS: "to end"}
 
 
@@ -61,6 +66,11 @@ def _waits(step: Step) -> Blocker:
         shown = ", ".join(slots[:NAMED])
         text = f"the outcome of {len(slots)} of its effects is unknown ({shown}), and it is not repeated blindly"
         return blocker(Block.RECONCILIATION, text, slots=",".join(slots))
+    slots = sorted(step.pending)
+    text = f"it waits for {step.wait_reason or 'something that is not named'}"
+    if slots:
+        text += f" ({', '.join(slots[:NAMED])}{f' and {len(slots) - NAMED} more' if len(slots) > NAMED else ''})"
+    remedy = _BROUGHT.get(step.wait_reason, "")
     return blocker(
-        Block.WAITS_FOR, f"it waits for {step.wait_reason or 'something that is not named'}", reason=step.wait_reason
+        Block.WAITS_FOR, text, remedy=remedy, until_ms=step.retry_at_ms, reason=step.wait_reason, slots=",".join(slots)
     )

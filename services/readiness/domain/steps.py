@@ -13,6 +13,7 @@ from uuid import UUID
 
 from libs.kernel.values import value
 from services.readiness.domain.graph import Graph, Join, Need, Node, When
+from services.readiness.domain.waits import WAIT_REASONS, Wait, WaitState, reason_of, run_out
 
 
 class StepState(IntEnum):
@@ -72,7 +73,7 @@ class Step:
     output: bytes = b""
     failure: FailureFacts | None = None
     pending: Mapping[str, int] = field(default_factory=dict)
-    """Slots whose outcome is unknown, with the version at which they were seen so."""
+    """Slots whose outcome is unknown, with the version at which they were seen so; or slots that are waited for, with 0."""
 
 
 @value(frozen=True, slots=True)
@@ -87,6 +88,8 @@ class AttemptFact:
     unresolved: Mapping[str, int]
     continued: frozenset[str] = frozenset()
     """Successors that have their first ticket already."""
+    awaits: tuple[str, ...] = ()
+    """Of a yield: slots that the step waits for."""
     read: Callable[[], object] | None = None
     """Gives the output as plain data, where somebody must look into it."""
 
@@ -115,6 +118,14 @@ class RunView:
     touched: dict[str, Step] = field(default_factory=dict)
     ticketed: set[str] = field(default_factory=set)
     """Steps whose first ticket the scheduler has made by itself."""
+    waits: dict[tuple[str, str], Wait] = field(default_factory=dict)
+    """Waits that this delivery is about, by step and slot."""
+    ended: dict[tuple[str, str], Wait] = field(default_factory=dict)
+    """Those that ended in it."""
+
+    def end_wait(self, wait: Wait) -> None:
+        """Stores a wait that has ended now."""
+        self.waits[wait.key] = self.ended[wait.key] = wait
 
     def put(self, step: Step, **changes: Any) -> None:
         """Stores a step with changes under its next version."""
@@ -146,10 +157,14 @@ def begin(graph: Graph) -> dict[str, Step]:
 
 
 def too_early(view: RunView, fact: AttemptFact) -> bool:
-    """Whether the fact is about a ticket that this step has not got to: what explains it (the end of its predecessor, or of its
-    own earlier attempt) did not come yet, or has to come again."""
+    """Whether the fact is about a ticket that this step has not got to, or about waits that are not known: what explains it
+    (the end of its predecessor, or of its own earlier attempt, or what it asked for) did not come yet, or has to come again."""
     step = view.steps.get(fact.step_key)
-    return step is not None and step.state not in TERMINAL and fact.ticket_sequence > step.ticket_sequence
+    if step is None or step.state in TERMINAL:
+        return False
+    if fact.ticket_sequence == step.ticket_sequence and step.state in TICKETED:
+        return any((step.key, slot) not in view.waits for slot in fact.awaits)
+    return fact.ticket_sequence > step.ticket_sequence
 
 
 def needs_ticket(view: RunView, step: Step) -> bool:
@@ -169,7 +184,7 @@ def finish_attempt(view: RunView, fact: AttemptFact, resolved: Mapping[str, int]
             counted = step.attempts + 1
             view.put(step, state=StepState.SUCCEEDED, attempts=counted, output=fact.output, failure=None)
         case End.YIELDED:
-            view.ready(step)
+            _await(view, step, fact.awaits, now_ms)
         case End.CANCELLED:
             view.put(step, state=StepState.CANCELLED, attempts=step.attempts + 1, failure=fact.failure)
         case End.UNCERTAIN:
@@ -206,11 +221,41 @@ def backoff_ms(run_id: UUID, node: Node, attempts: int) -> int:
     return int(base * (1 - spread_share))
 
 
-def retry_due(view: RunView, key: str, now_ms: int) -> None:
-    """A step whose backoff has passed is ready again."""
-    step = view.steps.get(key)
-    if step and step.state == StepState.WAITING and step.wait_reason == RETRY_BACKOFF and step.retry_at_ms <= now_ms:
+def _await(view: RunView, step: Step, slots: Iterable[str], now_ms: int) -> None:
+    """An attempt yielded: its step is ready at once where one of its slots has an answer, else it waits for all of them."""
+    _run_out(view, step.key, slots, now_ms)
+    waits = [view.waits[step.key, slot] for slot in slots]
+    if not waits or any(wait.state != WaitState.OPEN for wait in waits):
         view.ready(step)
+        return
+    due_ms = min((wait.due_ms for wait in waits if wait.due_ms), default=0)
+    pending = {wait.slot: 0 for wait in waits}
+    view.put(step, state=StepState.WAITING, wait_reason=reason_of(waits), retry_at_ms=due_ms, pending=pending)
+
+
+def _run_out(view: RunView, key: str, slots: Iterable[str], now_ms: int) -> None:
+    for slot in slots:
+        wait = view.waits.get((key, slot))
+        if wait is not None and wait.overdue(now_ms):
+            view.end_wait(run_out(wait, now_ms))
+
+
+def answered(view: RunView, wait: Wait) -> None:
+    """A wait has its answer: the step goes on if it waits for that."""
+    view.end_wait(wait)
+    step = view.steps[wait.step_key]
+    if step.state == StepState.WAITING and step.wait_reason in WAIT_REASONS and wait.slot in step.pending:
+        view.ready(step)
+
+
+def retry_due(view: RunView, key: str, now_ms: int) -> None:
+    """A step whose backoff has passed, or one of whose waits has run out, is ready again."""
+    step = view.steps.get(key)
+    if step is None or step.state != StepState.WAITING or not 0 < step.retry_at_ms <= now_ms:
+        return
+    if step.wait_reason in WAIT_REASONS:
+        _run_out(view, key, step.pending, now_ms)
+    view.ready(step)
 
 
 def resolve_effect(view: RunView, fact: EffectFact) -> None:
@@ -251,12 +296,14 @@ def spread(view: RunView, ended: Iterable[str]) -> None:
                 queue.append(key)
 
 
-def refuse_oversized(view: RunView, run_input_bytes: int, limit: int) -> None:
-    """Fails steps that became ready with an input that no ticket could carry, and what depends on that."""
+def refuse_oversized(view: RunView, run_input_bytes: int, limit: int, waited_bytes: Mapping[str, int] | None = None) -> None:
+    """Fails steps that became ready with an input that no ticket could carry, and what depends on that. `waited_bytes`: what a
+    step has waited for, which its next attempt is given too."""
     while True:
         for step in view.touched.values():
             needed = [view.steps[need.step] for need in view.graph.nodes[step.key].needs]
             size = run_input_bytes + sum(len(before.output) for before in needed if before.state == StepState.SUCCEEDED)
+            size += (waited_bytes or {}).get(step.key, 0)
             if step.state == StepState.READY and size > limit:
                 break
         else:

@@ -19,9 +19,12 @@ from libs.outbox import Outgoing, Relay, append
 from libs.pg import Database, Queries, Tx
 from services.readiness.domain.steps import RESOLVED, EffectFact, FailureFacts, Step, StepState
 from services.readiness.ports import Notice, RunFacts
+from services.readiness.store.waits import WaitReads, WaitRows
 
 LOOK_EVERY_MS = 1_000
-"""How often backoffs that another process noted are looked for."""
+"""How often backoffs and timers that nobody here keeps in mind are looked for."""
+KEPT_IN_MIND_MS = 3 * LOOK_EVERY_MS
+"""Only what is due so soon is kept in mind: a step that waits for longer costs no memory."""
 _Q = Queries.load(Path(__file__).parent / "sql" / "steps.sql")
 _NO_FAILURE = FailureFacts("", "", "")
 
@@ -52,11 +55,11 @@ def _failures(steps: Sequence[tuple[UUID, Step]]) -> tuple[list[str], list[str],
     return [f.failure_class for f in told], [f.message for f in told], [f.type for f in told]
 
 
-class ReadinessTx:
+class ReadinessTx(WaitRows):
     """One transaction; implements `ports.Tx`."""
 
     def __init__(self, tx: Tx, ids: IdSource) -> None:
-        self._tx = tx
+        super().__init__(tx)
         self._ids = ids
         self.sent: list[Outgoing] = []
         self.retries_ms: list[int] = []
@@ -176,14 +179,15 @@ class ReadinessTx:
             self.sent.extend(events)
 
 
-class ReadinessDatabase:
-    """Where transactions begin; implements `ports.Database` and `ports.Reads`."""
+class ReadinessDatabase(WaitReads):
+    """Where transactions begin, and reads outside of them; implements `ports.Database` and `ports.StepReads`."""
 
     def __init__(self, db: Database, relay: Relay, ids: IdSource) -> None:
-        self._db = db
+        super().__init__(db)
         self._relay = relay
         self._ids = ids
         self._retries_ms: list[int] = []
+        self._now_ms = 0
 
     @property
     def incarnation(self) -> int:
@@ -197,21 +201,19 @@ class ReadinessDatabase:
             mine = ReadinessTx(tx, self._ids)
             yield mine
         for at_ms in mine.retries_ms:
-            heapq.heappush(self._retries_ms, at_ms)
+            if at_ms <= self._now_ms + KEPT_IN_MIND_MS:
+                heapq.heappush(self._retries_ms, at_ms)
         if mine.sent:
             self._relay.offer(mine.sent)
 
     def retry_may_be_due(self, now_ms: int, looked_before_ms: int) -> bool:
         """Whether some backoff has passed."""
+        self._now_ms = now_ms
         due = looked_before_ms >= LOOK_EVERY_MS
         while self._retries_ms and self._retries_ms[0] <= now_ms:
             heapq.heappop(self._retries_ms)
             due = True
         return due
-
-    async def due_retries(self, now_ms: int, limit: int) -> list[tuple[UUID, str]]:
-        """Steps whose backoff has passed."""
-        return [(row["run_id"], row["step_key"]) for row in await self._db.fetch(_Q.due_retries, now_ms, limit)]
 
     async def read_steps(self, run_id: UUID) -> tuple[RunFacts, dict[str, Step]] | None:
         """A run and its steps, for people."""

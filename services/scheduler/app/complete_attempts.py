@@ -21,7 +21,7 @@ from services.scheduler.app.book import Book
 from services.scheduler.app.claim_attempts import ClaimDesk
 from services.scheduler.app.ends import note_ends, tell_quiet, write_ends
 from services.scheduler.app.read_gates import read_cold
-from services.scheduler.app.record_commands import write_commands
+from services.scheduler.app.record_commands import AWAITED, write_commands
 from services.scheduler.app.refusals import fenced, no_leader
 from services.scheduler.domain.ending import Ending, Finished
 from services.scheduler.domain.ticket import End, Failure, Key, TicketRow
@@ -175,7 +175,8 @@ def _finished(ask: Completion, row: Won, now_ms: int) -> Finished:
 
 def _ending(ask: Completion) -> Ending:
     holder = ask.holder
-    return Ending(holder.run_id, holder.step_key, holder.fence, ask.end, ask.failure, ask.report)
+    awaits = tuple(dict.fromkeys(command.slot for command in ask.commands if command.kind in AWAITED))
+    return Ending(holder.run_id, holder.step_key, holder.fence, ask.end, ask.failure, ask.report, awaits=awaits)
 
 
 async def _commands(ports: Ports, tx: Tx, book: Book, asks: dict[int, Completion], now_ms: int) -> dict[int, Judged | Refusal]:

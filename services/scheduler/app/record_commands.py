@@ -17,8 +17,11 @@ from services.scheduler.ports import Command, Holder, Judged, Ports, Tx
 
 ROUNDS = 3
 Asked = tuple[Holder, tuple[Command, ...]]
-SERVED: frozenset[int] = frozenset()
-"""Kinds that launch or readiness act on in this version: none yet."""
+WAIT, INPUT = 3, 5
+AWAITED = frozenset({WAIT, INPUT})
+"""Kinds that a step waits for once its attempt has yielded with them: readiness answers each under its slot."""
+SERVED: frozenset[int] = AWAITED
+"""Kinds that launch or readiness act on in this version."""
 
 
 def refuse_unserved(commands: Sequence[Command]) -> None:

@@ -16,7 +16,7 @@ from services.scheduler.domain.ticket import OWN_POINT, POINT_NAMES, Key
 from services.scheduler.ports import Command, Holder, Notice
 
 _NULL = struct_pb2.Value(null_value=struct_pb2.NULL_VALUE).SerializeToString()
-_TO_READINESS = frozenset({events_pb2.COMMAND_KIND_EXPAND, events_pb2.COMMAND_KIND_WAIT})
+_TO_READINESS = frozenset({events_pb2.COMMAND_KIND_EXPAND, events_pb2.COMMAND_KIND_WAIT, events_pb2.COMMAND_KIND_INPUT})
 
 
 class EventNotices:
@@ -42,6 +42,7 @@ class EventNotices:
         """The run's input stays, the outputs are of the one step that is needed."""
         value = struct_pb2.Value.FromString(ticket_input)
         fields = value.struct_value.fields
+        fields.pop("waits", None)  # of the step before
         steps = fields["steps"].struct_value
         steps.Clear()
         steps.SetInParent()
@@ -68,6 +69,7 @@ class EventNotices:
             worker=fact.worker_id,
             ended_at_ms=fact.ended_ms,
             continued=continued,
+            awaits=fact.awaits,
         )
         event = events_pb2.Event(attempt_finished=said)
         return self._event(fact.run_id, "readiness", "attempt_finished", event, now_ms, patient=patient)

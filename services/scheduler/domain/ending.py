@@ -33,6 +33,7 @@ class Ending:
     failure: Failure | None = None
     report: bytes = b""
     output: bytes = b""
+    awaits: tuple[str, ...] = ()
 
     @property
     def key(self) -> Key:
@@ -56,6 +57,8 @@ class Finished:
     unresolved: Mapping[str, int]
     worker_id: str
     ended_ms: int
+    awaits: tuple[str, ...] = ()
+    """Of a yield: slots that the step waits for."""
 
 
 def told(end: End, unresolved: Mapping[str, int]) -> End:
@@ -79,4 +82,5 @@ def finished(row: TicketRow) -> Finished:
         unresolved=row.unresolved if end is End.UNCERTAIN else {},
         worker_id=row.worker_id,
         ended_ms=row.ended_ms,
+        awaits=row.awaits if end is End.YIELDED else (),
     )

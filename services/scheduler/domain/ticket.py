@@ -154,6 +154,8 @@ class TicketRow:
     report: bytes
     unresolved: Mapping[str, int]
     input_bytes: int = 0
+    awaits: tuple[str, ...] = ()
+    """Slots that the step waits for since its last attempt yielded."""
 
     @staticmethod
     def of(ticket: Ticket, now_ms: int, fence: StepFence, incarnation: int, raise_need: int = 0) -> "TicketRow":

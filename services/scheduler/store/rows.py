@@ -70,6 +70,7 @@ def ticket(row: Row) -> TicketRow:
         failure=Failure(failed, row["failure_message"], row["failure_type"]) if failed else None,
         report=row["report"],
         unresolved=unresolved_of(row["unresolved"]),
+        awaits=lines(row["awaits"]),
         input_bytes=row["input_bytes"],
     )
 

@@ -222,6 +222,7 @@ class SchedulerTx:
             self._tx.incarnation,
             now_ms,
             [epochs[shard_of(e.run_id)] for e in endings],
+            ["\n".join(e.awaits) for e in endings],
         )
         return _keys(found)
 

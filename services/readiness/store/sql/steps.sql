@@ -74,10 +74,6 @@ SELECT run_id FROM closed_early WHERE run_id = ANY ($1::uuid[]);
 -- Notes that nobody will ask for any more.
 DELETE FROM closed_early WHERE at_ms < $1;
 
--- name: due_retries
--- Steps whose backoff has passed.
-SELECT run_id, step_key FROM step WHERE retry_at_ms > 0 AND retry_at_ms <= $1 ORDER BY retry_at_ms LIMIT $2;
-
 -- name: waiting_long
 -- Steps that wait for an effect's outcome.
 SELECT s.run_id, s.step_key, s.pending FROM step AS s JOIN run AS r USING (run_id)
@@ -102,6 +98,8 @@ SELECT run_id, bool_and(state = 4) AS all_wait, string_agg(DISTINCT nullif(wait_
 WITH old AS MATERIALIZED (
     SELECT r.run_id FROM run AS r WHERE r.run_id < $1 AND r.state <> 1 ORDER BY r.run_id LIMIT $2 FOR UPDATE SKIP LOCKED),
 steps AS (DELETE FROM step AS s USING old WHERE s.run_id = old.run_id),
-resolutions AS (DELETE FROM effect_resolution AS e USING old WHERE e.run_id = old.run_id)
+resolutions AS (DELETE FROM effect_resolution AS e USING old WHERE e.run_id = old.run_id),
+waits AS (DELETE FROM wait AS w USING old WHERE w.run_id = old.run_id),
+signals AS (DELETE FROM signal AS s USING old WHERE s.run_id = old.run_id)
 DELETE FROM run AS r USING old WHERE r.run_id = old.run_id
 RETURNING r.run_id;

@@ -66,7 +66,7 @@ SELECT t.run_id, t.step_key, t.state, t.ticket_sequence, t.tenant, t.project, t.
        t.timeout_ms, t.lease_ttl_ms, t.tools, t.models, t.requires, t.points, t.workflow_digest, t.attempt_number, t.enqueued_ms,
        t.authority_epoch, t.lease_epoch, t.attempt_id, t.incarnation, t.raise_need, t.worker_id, t.claim_id, t.fleet, t.leased_ms,
        t.ended_attempt, t.ended_authority, t.ended_lease, t.ended_ms, t.end_kind, t.failure_class, t.failure_message, t.failure_type, t.report,
-       t.unresolved, octet_length(t.input) AS input_bytes
+       t.unresolved, t.awaits, octet_length(t.input) AS input_bytes
   FROM unnest($1::uuid[], $2::text[]) AS a(run_id, step_key) JOIN ticket AS t USING (run_id, step_key);
 
 -- name: read_open
@@ -75,7 +75,7 @@ SELECT t.run_id, t.step_key, t.state, t.ticket_sequence, t.tenant, t.project, t.
        t.timeout_ms, t.lease_ttl_ms, t.tools, t.models, t.requires, t.points, t.workflow_digest, t.attempt_number, t.enqueued_ms,
        t.authority_epoch, t.lease_epoch, t.attempt_id, t.incarnation, t.raise_need, t.worker_id, t.claim_id, t.fleet, t.leased_ms,
        t.ended_attempt, t.ended_authority, t.ended_lease, t.ended_ms, t.end_kind, t.failure_class, t.failure_message, t.failure_type, t.report,
-       t.unresolved, octet_length(t.input) AS input_bytes, g.epoch AS gate_epoch, g.mode AS gate_mode
+       t.unresolved, t.awaits, octet_length(t.input) AS input_bytes, g.epoch AS gate_epoch, g.mode AS gate_mode
   FROM ticket AS t LEFT JOIN run_gate AS g USING (run_id)
  WHERE t.open AND t.shard_id = ANY ($1::smallint[])
  ORDER BY t.enqueued_ms, t.run_id, t.step_key;
@@ -86,7 +86,7 @@ SELECT t.run_id, t.step_key, t.state, t.ticket_sequence, t.tenant, t.project, t.
        t.timeout_ms, t.lease_ttl_ms, t.tools, t.models, t.requires, t.points, t.workflow_digest, t.attempt_number, t.enqueued_ms,
        t.authority_epoch, t.lease_epoch, t.attempt_id, t.incarnation, t.raise_need, t.worker_id, t.claim_id, t.fleet, t.leased_ms,
        t.ended_attempt, t.ended_authority, t.ended_lease, t.ended_ms, t.end_kind, t.failure_class, t.failure_message, t.failure_type, t.report,
-       t.unresolved, octet_length(t.input) AS input_bytes
+       t.unresolved, t.awaits, octet_length(t.input) AS input_bytes
   FROM ticket AS t WHERE t.run_id = ANY ($1::uuid[]) AND t.open;
 
 -- name: grant
@@ -159,11 +159,11 @@ UPDATE ticket AS t
        raise_need = t.points, incarnation = $11, input = '',
        ended_attempt = a.attempt_id, ended_authority = a.authority_epoch, ended_lease = a.lease_epoch, ended_ms = $12, end_kind = a.end_kind,
        failure_class = a.failure_class, failure_message = a.failure_message, failure_type = a.failure_type, report = a.report,
-       unresolved = ''
+       unresolved = '', awaits = a.awaits
   FROM unnest($1::uuid[], $2::text[], $3::bigint[], $4::bigint[], $5::uuid[], $6::smallint[], $7::text[], $8::text[], $9::text[],
-              $10::bytea[], $13::bigint[])
+              $10::bytea[], $13::bigint[], $14::text[])
        AS a(run_id, step_key, authority_epoch, lease_epoch, attempt_id, end_kind, failure_class, failure_message, failure_type,
-            report, leader_epoch)
+            report, leader_epoch, awaits)
  WHERE t.run_id = a.run_id AND t.step_key = a.step_key
    AND t.state = 2 AND (t.authority_epoch, t.lease_epoch, t.attempt_id) = (a.authority_epoch, a.lease_epoch, a.attempt_id)
 RETURNING t.run_id, t.step_key;

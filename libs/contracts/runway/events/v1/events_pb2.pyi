@@ -82,7 +82,7 @@ class _CommandKindEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._En
     COMMAND_KIND_APPROVAL: _CommandKind.ValueType  # 4
     """Ask for an approval (launch)."""
     COMMAND_KIND_INPUT: _CommandKind.ValueType  # 5
-    """Ask for user input (launch)."""
+    """Ask for user input (readiness)."""
 
 class CommandKind(_CommandKind, metaclass=_CommandKindEnumTypeWrapper):
     """What an attempt asks of the control plane."""
@@ -98,7 +98,7 @@ COMMAND_KIND_WAIT: CommandKind.ValueType  # 3
 COMMAND_KIND_APPROVAL: CommandKind.ValueType  # 4
 """Ask for an approval (launch)."""
 COMMAND_KIND_INPUT: CommandKind.ValueType  # 5
-"""Ask for user input (launch)."""
+"""Ask for user input (readiness)."""
 Global___CommandKind: typing_extensions.TypeAlias = CommandKind
 
 @typing.final
@@ -643,6 +643,7 @@ class AttemptFinished(google.protobuf.message.Message):
     ENDED_AT_MS_FIELD_NUMBER: builtins.int
     UNRESOLVED_VERSIONS_FIELD_NUMBER: builtins.int
     CONTINUED_FIELD_NUMBER: builtins.int
+    AWAITS_FIELD_NUMBER: builtins.int
     run_id: builtins.bytes
     """The run."""
     step_key: builtins.str
@@ -679,6 +680,10 @@ class AttemptFinished(google.protobuf.message.Message):
     def continued(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
         """Successors that were ticketed in the same commit, each under its first ticket."""
 
+    @property
+    def awaits(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
+        """On YIELDED: slots of readiness' commands that the yield carried. The step waits until one of them has an answer."""
+
     def __init__(
         self,
         *,
@@ -696,10 +701,11 @@ class AttemptFinished(google.protobuf.message.Message):
         ended_at_ms: builtins.int = ...,
         unresolved_versions: collections.abc.Iterable[builtins.int] | None = ...,
         continued: collections.abc.Iterable[builtins.str] | None = ...,
+        awaits: collections.abc.Iterable[builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: typing_extensions.TypeAlias = typing.Literal["failure", b"failure"]
     def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
-    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["attempt_id", b"attempt_id", "authority_epoch", b"authority_epoch", "continued", b"continued", "end", b"end", "ended_at_ms", b"ended_at_ms", "failure", b"failure", "lease_epoch", b"lease_epoch", "output", b"output", "run_id", b"run_id", "step_key", b"step_key", "ticket_sequence", b"ticket_sequence", "unresolved_slots", b"unresolved_slots", "unresolved_versions", b"unresolved_versions", "worker", b"worker"]
+    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["attempt_id", b"attempt_id", "authority_epoch", b"authority_epoch", "awaits", b"awaits", "continued", b"continued", "end", b"end", "ended_at_ms", b"ended_at_ms", "failure", b"failure", "lease_epoch", b"lease_epoch", "output", b"output", "run_id", b"run_id", "step_key", b"step_key", "ticket_sequence", b"ticket_sequence", "unresolved_slots", b"unresolved_slots", "unresolved_versions", b"unresolved_versions", "worker", b"worker"]
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
 
 Global___AttemptFinished: typing_extensions.TypeAlias = AttemptFinished

@@ -374,7 +374,7 @@ class Run(google.protobuf.message.Message):
 
     @property
     def wait_reasons(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
-        """Why it waits: user_input, approval, external_event, retry_backoff, provider_capacity, budget, child_tasks, reconciliation."""
+        """Why it waits: user_input, approval, external_event, timer, retry_backoff, provider_capacity, budget, child_tasks, reconciliation."""
 
     @property
     def deadline(self) -> google.protobuf.timestamp_pb2.Timestamp:

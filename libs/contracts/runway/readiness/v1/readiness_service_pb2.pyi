@@ -74,6 +74,38 @@ STEP_STATE_CANCELLED: StepState.ValueType  # 9
 """Stopped with its run."""
 Global___StepState: typing_extensions.TypeAlias = StepState
 
+class _InputState:
+    ValueType = typing.NewType("ValueType", builtins.int)
+    V: typing_extensions.TypeAlias = ValueType
+
+class _InputStateEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._EnumTypeWrapper[_InputState.ValueType], builtins.type):
+    DESCRIPTOR: google.protobuf.descriptor.EnumDescriptor
+    INPUT_STATE_UNSPECIFIED: _InputState.ValueType  # 0
+    """Not a value."""
+    INPUT_STATE_OPEN: _InputState.ValueType  # 1
+    """Nobody answered yet."""
+    INPUT_STATE_ANSWERED: _InputState.ValueType  # 2
+    """Answered."""
+    INPUT_STATE_EXPIRED: _InputState.ValueType  # 3
+    """Its deadline passed without an answer."""
+    INPUT_STATE_CLOSED: _InputState.ValueType  # 4
+    """The run ended without an answer, or the question could not be read."""
+
+class InputState(_InputState, metaclass=_InputStateEnumTypeWrapper):
+    """Where a question stands."""
+
+INPUT_STATE_UNSPECIFIED: InputState.ValueType  # 0
+"""Not a value."""
+INPUT_STATE_OPEN: InputState.ValueType  # 1
+"""Nobody answered yet."""
+INPUT_STATE_ANSWERED: InputState.ValueType  # 2
+"""Answered."""
+INPUT_STATE_EXPIRED: InputState.ValueType  # 3
+"""Its deadline passed without an answer."""
+INPUT_STATE_CLOSED: InputState.ValueType  # 4
+"""The run ended without an answer, or the question could not be read."""
+Global___InputState: typing_extensions.TypeAlias = InputState
+
 @typing.final
 class Step(google.protobuf.message.Message):
     """One step of a run."""
@@ -96,7 +128,7 @@ class Step(google.protobuf.message.Message):
     attempts: builtins.int
     """Attempts that ended, and the one that runs."""
     wait_reason: builtins.str
-    """retry_backoff, reconciliation, external_event, approval or user_input while WAITING."""
+    """retry_backoff, reconciliation, timer, external_event, approval or user_input while WAITING."""
     version: builtins.int
     """Rises with each change."""
     @property
@@ -109,7 +141,7 @@ class Step(google.protobuf.message.Message):
 
     @property
     def retry_at(self) -> google.protobuf.timestamp_pb2.Timestamp:
-        """When its retry is due."""
+        """When its retry or its timer is due, or its wait ends by itself."""
 
     @property
     def needs(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
@@ -186,3 +218,270 @@ class ListStepsResponse(google.protobuf.message.Message):
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
 
 Global___ListStepsResponse: typing_extensions.TypeAlias = ListStepsResponse
+
+@typing.final
+class SignalEventRequest(google.protobuf.message.Message):
+    """An event to tell of."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    RUN_ID_FIELD_NUMBER: builtins.int
+    NAME_FIELD_NUMBER: builtins.int
+    CORRELATION_FIELD_NUMBER: builtins.int
+    EVENT_ID_FIELD_NUMBER: builtins.int
+    PAYLOAD_FIELD_NUMBER: builtins.int
+    PROJECT_FIELD_NUMBER: builtins.int
+    run_id: builtins.str
+    """Only waits of this run; empty: whichever run waits for the name with this correlation."""
+    name: builtins.str
+    """The name that the wait gave."""
+    correlation: builtins.str
+    """The correlation that the wait gave, for example an order's number. Needed where no run is named."""
+    event_id: builtins.str
+    """Names this event: sent again, it counts once. Empty: the server makes one up, and a repeat is another event."""
+    project: builtins.str
+    """Project of the waits, where no run is named; empty: the key's."""
+    @property
+    def payload(self) -> google.protobuf.struct_pb2.Value:
+        """What the wait is given."""
+
+    def __init__(
+        self,
+        *,
+        run_id: builtins.str = ...,
+        name: builtins.str = ...,
+        correlation: builtins.str = ...,
+        event_id: builtins.str = ...,
+        payload: google.protobuf.struct_pb2.Value | None = ...,
+        project: builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: typing_extensions.TypeAlias = typing.Literal["payload", b"payload"]
+    def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
+    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["correlation", b"correlation", "event_id", b"event_id", "name", b"name", "payload", b"payload", "project", b"project", "run_id", b"run_id"]
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+
+Global___SignalEventRequest: typing_extensions.TypeAlias = SignalEventRequest
+
+@typing.final
+class SignalEventResponse(google.protobuf.message.Message):
+    """What became of the event."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    EVENT_ID_FIELD_NUMBER: builtins.int
+    USED_FIELD_NUMBER: builtins.int
+    REPLAYED_FIELD_NUMBER: builtins.int
+    RUN_ID_FIELD_NUMBER: builtins.int
+    STEP_KEY_FIELD_NUMBER: builtins.int
+    SLOT_FIELD_NUMBER: builtins.int
+    event_id: builtins.str
+    """Its name."""
+    used: builtins.bool
+    """Whether a wait has used it; else it is kept."""
+    replayed: builtins.bool
+    """Whether an earlier call had told of it."""
+    run_id: builtins.str
+    """The run of the wait that used it, or that was named."""
+    step_key: builtins.str
+    """The step of the wait that used it."""
+    slot: builtins.str
+    """The slot of the wait that used it."""
+    def __init__(
+        self,
+        *,
+        event_id: builtins.str = ...,
+        used: builtins.bool = ...,
+        replayed: builtins.bool = ...,
+        run_id: builtins.str = ...,
+        step_key: builtins.str = ...,
+        slot: builtins.str = ...,
+    ) -> None: ...
+    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["event_id", b"event_id", "replayed", b"replayed", "run_id", b"run_id", "slot", b"slot", "step_key", b"step_key", "used", b"used"]
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+
+Global___SignalEventResponse: typing_extensions.TypeAlias = SignalEventResponse
+
+@typing.final
+class Input(google.protobuf.message.Message):
+    """A question to people."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    RUN_ID_FIELD_NUMBER: builtins.int
+    STEP_KEY_FIELD_NUMBER: builtins.int
+    SLOT_FIELD_NUMBER: builtins.int
+    STATE_FIELD_NUMBER: builtins.int
+    PROMPT_FIELD_NUMBER: builtins.int
+    SCHEMA_FIELD_NUMBER: builtins.int
+    ASKED_AT_FIELD_NUMBER: builtins.int
+    DEADLINE_FIELD_NUMBER: builtins.int
+    ENDED_AT_FIELD_NUMBER: builtins.int
+    ANSWERED_BY_FIELD_NUMBER: builtins.int
+    ANSWER_FIELD_NUMBER: builtins.int
+    run_id: builtins.str
+    """The run."""
+    step_key: builtins.str
+    """The step that asks."""
+    slot: builtins.str
+    """The question's slot, unique in its step."""
+    state: Global___InputState.ValueType
+    """Where it stands."""
+    prompt: builtins.str
+    """What is asked."""
+    answered_by: builtins.str
+    """Who answered: the name or id of the key."""
+    @property
+    def schema(self) -> google.protobuf.struct_pb2.Struct:
+        """JSON Schema that the answer must fit; unset: anything."""
+
+    @property
+    def asked_at(self) -> google.protobuf.timestamp_pb2.Timestamp:
+        """When it was asked."""
+
+    @property
+    def deadline(self) -> google.protobuf.timestamp_pb2.Timestamp:
+        """Until when it can be answered; unset: until the run's deadline."""
+
+    @property
+    def ended_at(self) -> google.protobuf.timestamp_pb2.Timestamp:
+        """When it was answered or expired."""
+
+    @property
+    def answer(self) -> google.protobuf.struct_pb2.Value:
+        """The answer."""
+
+    def __init__(
+        self,
+        *,
+        run_id: builtins.str = ...,
+        step_key: builtins.str = ...,
+        slot: builtins.str = ...,
+        state: Global___InputState.ValueType = ...,
+        prompt: builtins.str = ...,
+        schema: google.protobuf.struct_pb2.Struct | None = ...,
+        asked_at: google.protobuf.timestamp_pb2.Timestamp | None = ...,
+        deadline: google.protobuf.timestamp_pb2.Timestamp | None = ...,
+        ended_at: google.protobuf.timestamp_pb2.Timestamp | None = ...,
+        answered_by: builtins.str = ...,
+        answer: google.protobuf.struct_pb2.Value | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: typing_extensions.TypeAlias = typing.Literal["answer", b"answer", "asked_at", b"asked_at", "deadline", b"deadline", "ended_at", b"ended_at", "schema", b"schema"]
+    def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
+    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["answer", b"answer", "answered_by", b"answered_by", "asked_at", b"asked_at", "deadline", b"deadline", "ended_at", b"ended_at", "prompt", b"prompt", "run_id", b"run_id", "schema", b"schema", "slot", b"slot", "state", b"state", "step_key", b"step_key"]
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+
+Global___Input: typing_extensions.TypeAlias = Input
+
+@typing.final
+class SubmitInputRequest(google.protobuf.message.Message):
+    """An answer."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    RUN_ID_FIELD_NUMBER: builtins.int
+    STEP_KEY_FIELD_NUMBER: builtins.int
+    SLOT_FIELD_NUMBER: builtins.int
+    ANSWER_FIELD_NUMBER: builtins.int
+    run_id: builtins.str
+    """The run."""
+    step_key: builtins.str
+    """The step; empty: the run's only open question."""
+    slot: builtins.str
+    """The slot; empty: the only open question."""
+    @property
+    def answer(self) -> google.protobuf.struct_pb2.Value:
+        """The answer."""
+
+    def __init__(
+        self,
+        *,
+        run_id: builtins.str = ...,
+        step_key: builtins.str = ...,
+        slot: builtins.str = ...,
+        answer: google.protobuf.struct_pb2.Value | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: typing_extensions.TypeAlias = typing.Literal["answer", b"answer"]
+    def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
+    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["answer", b"answer", "run_id", b"run_id", "slot", b"slot", "step_key", b"step_key"]
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+
+Global___SubmitInputRequest: typing_extensions.TypeAlias = SubmitInputRequest
+
+@typing.final
+class SubmitInputResponse(google.protobuf.message.Message):
+    """The question, answered."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    INPUT_FIELD_NUMBER: builtins.int
+    REPLAYED_FIELD_NUMBER: builtins.int
+    replayed: builtins.bool
+    """Whether the same answer had been given before."""
+    @property
+    def input(self) -> Global___Input:
+        """As it is now."""
+
+    def __init__(
+        self,
+        *,
+        input: Global___Input | None = ...,
+        replayed: builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: typing_extensions.TypeAlias = typing.Literal["input", b"input"]
+    def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
+    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["input", b"input", "replayed", b"replayed"]
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+
+Global___SubmitInputResponse: typing_extensions.TypeAlias = SubmitInputResponse
+
+@typing.final
+class ListInputsRequest(google.protobuf.message.Message):
+    """Which questions."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    RUN_ID_FIELD_NUMBER: builtins.int
+    PAGE_SIZE_FIELD_NUMBER: builtins.int
+    PAGE_TOKEN_FIELD_NUMBER: builtins.int
+    run_id: builtins.str
+    """Of this run, whatever their state; empty: all open ones that the key may see."""
+    page_size: builtins.int
+    """At most 500; 0: 100."""
+    page_token: builtins.str
+    """From the page before."""
+    def __init__(
+        self,
+        *,
+        run_id: builtins.str = ...,
+        page_size: builtins.int = ...,
+        page_token: builtins.str = ...,
+    ) -> None: ...
+    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["page_size", b"page_size", "page_token", b"page_token", "run_id", b"run_id"]
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+
+Global___ListInputsRequest: typing_extensions.TypeAlias = ListInputsRequest
+
+@typing.final
+class ListInputsResponse(google.protobuf.message.Message):
+    """Questions."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    INPUTS_FIELD_NUMBER: builtins.int
+    NEXT_PAGE_TOKEN_FIELD_NUMBER: builtins.int
+    next_page_token: builtins.str
+    """Empty: the last page."""
+    @property
+    def inputs(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___Input]:
+        """Oldest run first."""
+
+    def __init__(
+        self,
+        *,
+        inputs: collections.abc.Iterable[Global___Input] | None = ...,
+        next_page_token: builtins.str = ...,
+    ) -> None: ...
+    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["inputs", b"inputs", "next_page_token", b"next_page_token"]
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+
+Global___ListInputsResponse: typing_extensions.TypeAlias = ListInputsResponse

@@ -40,6 +40,21 @@ class ReadinessServiceStub(object):
                 request_serializer=runway_dot_readiness_dot_v1_dot_readiness__service__pb2.ListStepsRequest.SerializeToString,
                 response_deserializer=runway_dot_readiness_dot_v1_dot_readiness__service__pb2.ListStepsResponse.FromString,
                 _registered_method=True)
+        self.SignalEvent = channel.unary_unary(
+                '/runway.readiness.v1.ReadinessService/SignalEvent',
+                request_serializer=runway_dot_readiness_dot_v1_dot_readiness__service__pb2.SignalEventRequest.SerializeToString,
+                response_deserializer=runway_dot_readiness_dot_v1_dot_readiness__service__pb2.SignalEventResponse.FromString,
+                _registered_method=True)
+        self.SubmitInput = channel.unary_unary(
+                '/runway.readiness.v1.ReadinessService/SubmitInput',
+                request_serializer=runway_dot_readiness_dot_v1_dot_readiness__service__pb2.SubmitInputRequest.SerializeToString,
+                response_deserializer=runway_dot_readiness_dot_v1_dot_readiness__service__pb2.SubmitInputResponse.FromString,
+                _registered_method=True)
+        self.ListInputs = channel.unary_unary(
+                '/runway.readiness.v1.ReadinessService/ListInputs',
+                request_serializer=runway_dot_readiness_dot_v1_dot_readiness__service__pb2.ListInputsRequest.SerializeToString,
+                response_deserializer=runway_dot_readiness_dot_v1_dot_readiness__service__pb2.ListInputsResponse.FromString,
+                _registered_method=True)
 
 
 class ReadinessServiceServicer(object):
@@ -54,6 +69,32 @@ class ReadinessServiceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def SignalEvent(self, request, context):
+        """Tells of something that steps may wait for. It counts once however often it is sent, may come before the wait, is kept until a wait
+        uses it or its run ends, and is used by one wait.
+        Errors: NOT_FOUND (no such run), RUN_CLOSED (the run is over), REQUEST_ID_REUSED (the event_id named another event), TOO_LARGE.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def SubmitInput(self, request, context):
+        """Answers what a step asked for. The first answer wins; the same answer again is fine.
+        Errors: NOT_FOUND (no such question), INVALID_FIELD (does not fit the question's schema; several are open and none is named),
+        INPUT_CLOSED (answered otherwise, or its deadline passed), RUN_CLOSED, TOO_LARGE.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ListInputs(self, request, context):
+        """What steps ask people, of one run (also what was answered) or of all of the tenant (only what is open), oldest run first.
+        Errors: NOT_FOUND (no such run).
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_ReadinessServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -61,6 +102,21 @@ def add_ReadinessServiceServicer_to_server(servicer, server):
                     servicer.ListSteps,
                     request_deserializer=runway_dot_readiness_dot_v1_dot_readiness__service__pb2.ListStepsRequest.FromString,
                     response_serializer=runway_dot_readiness_dot_v1_dot_readiness__service__pb2.ListStepsResponse.SerializeToString,
+            ),
+            'SignalEvent': grpc.unary_unary_rpc_method_handler(
+                    servicer.SignalEvent,
+                    request_deserializer=runway_dot_readiness_dot_v1_dot_readiness__service__pb2.SignalEventRequest.FromString,
+                    response_serializer=runway_dot_readiness_dot_v1_dot_readiness__service__pb2.SignalEventResponse.SerializeToString,
+            ),
+            'SubmitInput': grpc.unary_unary_rpc_method_handler(
+                    servicer.SubmitInput,
+                    request_deserializer=runway_dot_readiness_dot_v1_dot_readiness__service__pb2.SubmitInputRequest.FromString,
+                    response_serializer=runway_dot_readiness_dot_v1_dot_readiness__service__pb2.SubmitInputResponse.SerializeToString,
+            ),
+            'ListInputs': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListInputs,
+                    request_deserializer=runway_dot_readiness_dot_v1_dot_readiness__service__pb2.ListInputsRequest.FromString,
+                    response_serializer=runway_dot_readiness_dot_v1_dot_readiness__service__pb2.ListInputsResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -91,6 +147,87 @@ class ReadinessService(object):
             '/runway.readiness.v1.ReadinessService/ListSteps',
             runway_dot_readiness_dot_v1_dot_readiness__service__pb2.ListStepsRequest.SerializeToString,
             runway_dot_readiness_dot_v1_dot_readiness__service__pb2.ListStepsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def SignalEvent(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/runway.readiness.v1.ReadinessService/SignalEvent',
+            runway_dot_readiness_dot_v1_dot_readiness__service__pb2.SignalEventRequest.SerializeToString,
+            runway_dot_readiness_dot_v1_dot_readiness__service__pb2.SignalEventResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def SubmitInput(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/runway.readiness.v1.ReadinessService/SubmitInput',
+            runway_dot_readiness_dot_v1_dot_readiness__service__pb2.SubmitInputRequest.SerializeToString,
+            runway_dot_readiness_dot_v1_dot_readiness__service__pb2.SubmitInputResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListInputs(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/runway.readiness.v1.ReadinessService/ListInputs',
+            runway_dot_readiness_dot_v1_dot_readiness__service__pb2.ListInputsRequest.SerializeToString,
+            runway_dot_readiness_dot_v1_dot_readiness__service__pb2.ListInputsResponse.FromString,
             options,
             channel_credentials,
             insecure,

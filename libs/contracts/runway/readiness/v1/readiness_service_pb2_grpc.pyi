@@ -31,6 +31,20 @@ class ReadinessServiceStub:
     """The steps of a run, in the order of the workflow.
     Errors: NOT_FOUND.
     """
+    SignalEvent: grpc.UnaryUnaryMultiCallable[runway.readiness.v1.readiness_service_pb2.SignalEventRequest, runway.readiness.v1.readiness_service_pb2.SignalEventResponse]
+    """Tells of something that steps may wait for. It counts once however often it is sent, may come before the wait, is kept until a wait
+    uses it or its run ends, and is used by one wait.
+    Errors: NOT_FOUND (no such run), RUN_CLOSED (the run is over), REQUEST_ID_REUSED (the event_id named another event), TOO_LARGE.
+    """
+    SubmitInput: grpc.UnaryUnaryMultiCallable[runway.readiness.v1.readiness_service_pb2.SubmitInputRequest, runway.readiness.v1.readiness_service_pb2.SubmitInputResponse]
+    """Answers what a step asked for. The first answer wins; the same answer again is fine.
+    Errors: NOT_FOUND (no such question), INVALID_FIELD (does not fit the question's schema; several are open and none is named),
+    INPUT_CLOSED (answered otherwise, or its deadline passed), RUN_CLOSED, TOO_LARGE.
+    """
+    ListInputs: grpc.UnaryUnaryMultiCallable[runway.readiness.v1.readiness_service_pb2.ListInputsRequest, runway.readiness.v1.readiness_service_pb2.ListInputsResponse]
+    """What steps ask people, of one run (also what was answered) or of all of the tenant (only what is open), oldest run first.
+    Errors: NOT_FOUND (no such run).
+    """
 
 @typing.type_check_only
 class ReadinessServiceAsyncStub(ReadinessServiceStub):
@@ -40,6 +54,20 @@ class ReadinessServiceAsyncStub(ReadinessServiceStub):
     ListSteps: grpc.aio.UnaryUnaryMultiCallable[runway.readiness.v1.readiness_service_pb2.ListStepsRequest, runway.readiness.v1.readiness_service_pb2.ListStepsResponse]  # type: ignore[assignment]
     """The steps of a run, in the order of the workflow.
     Errors: NOT_FOUND.
+    """
+    SignalEvent: grpc.aio.UnaryUnaryMultiCallable[runway.readiness.v1.readiness_service_pb2.SignalEventRequest, runway.readiness.v1.readiness_service_pb2.SignalEventResponse]  # type: ignore[assignment]
+    """Tells of something that steps may wait for. It counts once however often it is sent, may come before the wait, is kept until a wait
+    uses it or its run ends, and is used by one wait.
+    Errors: NOT_FOUND (no such run), RUN_CLOSED (the run is over), REQUEST_ID_REUSED (the event_id named another event), TOO_LARGE.
+    """
+    SubmitInput: grpc.aio.UnaryUnaryMultiCallable[runway.readiness.v1.readiness_service_pb2.SubmitInputRequest, runway.readiness.v1.readiness_service_pb2.SubmitInputResponse]  # type: ignore[assignment]
+    """Answers what a step asked for. The first answer wins; the same answer again is fine.
+    Errors: NOT_FOUND (no such question), INVALID_FIELD (does not fit the question's schema; several are open and none is named),
+    INPUT_CLOSED (answered otherwise, or its deadline passed), RUN_CLOSED, TOO_LARGE.
+    """
+    ListInputs: grpc.aio.UnaryUnaryMultiCallable[runway.readiness.v1.readiness_service_pb2.ListInputsRequest, runway.readiness.v1.readiness_service_pb2.ListInputsResponse]  # type: ignore[assignment]
+    """What steps ask people, of one run (also what was answered) or of all of the tenant (only what is open), oldest run first.
+    Errors: NOT_FOUND (no such run).
     """
 
 class ReadinessServiceServicer(metaclass=abc.ABCMeta):
@@ -53,6 +81,38 @@ class ReadinessServiceServicer(metaclass=abc.ABCMeta):
     ) -> typing.Union[runway.readiness.v1.readiness_service_pb2.ListStepsResponse, collections.abc.Awaitable[runway.readiness.v1.readiness_service_pb2.ListStepsResponse]]:
         """The steps of a run, in the order of the workflow.
         Errors: NOT_FOUND.
+        """
+
+    @abc.abstractmethod
+    def SignalEvent(
+        self,
+        request: runway.readiness.v1.readiness_service_pb2.SignalEventRequest,
+        context: _ServicerContext,
+    ) -> typing.Union[runway.readiness.v1.readiness_service_pb2.SignalEventResponse, collections.abc.Awaitable[runway.readiness.v1.readiness_service_pb2.SignalEventResponse]]:
+        """Tells of something that steps may wait for. It counts once however often it is sent, may come before the wait, is kept until a wait
+        uses it or its run ends, and is used by one wait.
+        Errors: NOT_FOUND (no such run), RUN_CLOSED (the run is over), REQUEST_ID_REUSED (the event_id named another event), TOO_LARGE.
+        """
+
+    @abc.abstractmethod
+    def SubmitInput(
+        self,
+        request: runway.readiness.v1.readiness_service_pb2.SubmitInputRequest,
+        context: _ServicerContext,
+    ) -> typing.Union[runway.readiness.v1.readiness_service_pb2.SubmitInputResponse, collections.abc.Awaitable[runway.readiness.v1.readiness_service_pb2.SubmitInputResponse]]:
+        """Answers what a step asked for. The first answer wins; the same answer again is fine.
+        Errors: NOT_FOUND (no such question), INVALID_FIELD (does not fit the question's schema; several are open and none is named),
+        INPUT_CLOSED (answered otherwise, or its deadline passed), RUN_CLOSED, TOO_LARGE.
+        """
+
+    @abc.abstractmethod
+    def ListInputs(
+        self,
+        request: runway.readiness.v1.readiness_service_pb2.ListInputsRequest,
+        context: _ServicerContext,
+    ) -> typing.Union[runway.readiness.v1.readiness_service_pb2.ListInputsResponse, collections.abc.Awaitable[runway.readiness.v1.readiness_service_pb2.ListInputsResponse]]:
+        """What steps ask people, of one run (also what was answered) or of all of the tenant (only what is open), oldest run first.
+        Errors: NOT_FOUND (no such run).
         """
 
 def add_ReadinessServiceServicer_to_server(servicer: ReadinessServiceServicer, server: typing.Union[grpc.Server, grpc.aio.Server]) -> None: ...

@@ -194,7 +194,7 @@ class Lease(google.protobuf.message.Message):
     """Continue this trace."""
     @property
     def input(self) -> google.protobuf.struct_pb2.Value:
-        """`{"run": input, "steps": {key: output}}`."""
+        """`{"run": input, "steps": {key: output}}`; where the step waited before, also `"waits": {slot: {"kind", "state", "value", "at_ms", "by"}}`."""
 
     @property
     def deadline(self) -> google.protobuf.timestamp_pb2.Timestamp:
@@ -434,7 +434,7 @@ class Yield(google.protobuf.message.Message):
     """drain, wait, approval or input."""
     @property
     def commands(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___CommandItem]:
-        """What it asks for in the same commit."""
+        """What it asks for in the same commit: the step goes on once one of its waits has an answer."""
 
     def __init__(
         self,
@@ -531,7 +531,9 @@ class CommandItem(google.protobuf.message.Message):
     """What is asked."""
     @property
     def payload(self) -> google.protobuf.struct_pb2.Value:
-        """Its arguments."""
+        """Its arguments. WAIT: `{"for_ms": n}`, `{"until_ms": n}` (since the Unix epoch), or `{"event": name, "correlation": text,
+        "timeout_ms": n}`. INPUT: `{"prompt": text, "schema": JSON Schema, "timeout_ms": n}`. What cannot be read ends the wait as refused.
+        """
 
     def __init__(
         self,

@@ -1,0 +1,160 @@
+"""Authoritative for what a wait is: what an attempt asked for under a slot, and how that ends, once. Pure.
+
+A wait that has ended never changes. Can go wrong: an answer and a deadline that meet. Whoever holds the run's lock first
+decides, and a wait whose time has passed takes no answer, whether or not anybody noted it yet.
+"""
+
+from collections.abc import Iterable
+from dataclasses import replace
+from enum import IntEnum
+from uuid import UUID
+
+from libs.kernel.values import value
+
+
+class Kind(IntEnum):
+    """What is waited for; the numbers are those of the rows."""
+
+    TIMER = 1
+    EVENT = 2
+    INPUT = 3
+    UNREADABLE = 4
+
+
+class WaitState(IntEnum):
+    """open → done (a timer that fired, an event that arrived, an answer) or timed out; refused where nobody could read what is
+    asked."""
+
+    OPEN = 1
+    DONE = 2
+    TIMED_OUT = 3
+    REFUSED = 4
+
+
+REASONS = {Kind.TIMER: "timer", Kind.EVENT: "external_event", Kind.INPUT: "user_input"}
+WAIT_REASONS = frozenset(REASONS.values())
+LONGEST_MS = 10 * 365 * 86_400_000
+"""No wait lasts longer: what asks for more has mistaken its unit."""
+
+
+@value(frozen=True, slots=True)
+class Asked:
+    """What a command says. `for_ms` counts from when it is taken here, `until_ms` since the Unix epoch; -1 where neither is
+    said."""
+
+    step_key: str
+    slot: str
+    kind: Kind
+    name: str = ""
+    correlation: str = ""
+    for_ms: int = -1
+    until_ms: int = -1
+    payload: bytes = b""
+    problem: str = ""
+
+
+@value(frozen=True, slots=True)
+class Wait:
+    """A slot's wait as its row has it; `due_ms` 0: until it is answered."""
+
+    step_key: str
+    slot: str
+    kind: Kind
+    state: WaitState
+    name: str
+    correlation: str
+    due_ms: int
+    payload: bytes
+    asked_ms: int
+    result: bytes = b""
+    ended_ms: int = 0
+    ended_by: str = ""
+
+    @property
+    def key(self) -> tuple[str, str]:
+        """Its step and slot."""
+        return (self.step_key, self.slot)
+
+    def overdue(self, now_ms: int) -> bool:
+        """Whether its time has passed."""
+        return self.state == WaitState.OPEN and 0 < self.due_ms <= now_ms
+
+
+WaitKey = tuple[UUID, str, str]
+"""Run, step and slot."""
+
+
+def begin_wait(asked: Asked, now_ms: int) -> Wait:
+    """The wait that a command asks for, from now on."""
+    due_ms = 0
+    if asked.until_ms >= 0:
+        due_ms = max(1, asked.until_ms)
+    elif asked.for_ms >= 0:
+        due_ms = now_ms + asked.for_ms
+    wait = Wait(
+        step_key=asked.step_key,
+        slot=asked.slot,
+        kind=asked.kind,
+        state=WaitState.OPEN,
+        name=asked.name,
+        correlation=asked.correlation,
+        due_ms=due_ms,
+        payload=asked.payload,
+        asked_ms=now_ms,
+    )
+    if asked.problem:
+        return replace(wait, state=WaitState.REFUSED, ended_ms=now_ms, ended_by=asked.problem)
+    return wait
+
+
+def run_out(wait: Wait, now_ms: int) -> Wait:
+    """A wait whose time has passed: a timer has fired, anything else has timed out."""
+    state = WaitState.DONE if wait.kind == Kind.TIMER else WaitState.TIMED_OUT
+    return replace(wait, state=state, ended_ms=now_ms)
+
+
+def answer(wait: Wait, result: bytes, by: str, now_ms: int) -> Wait:
+    """A wait that got what it waited for."""
+    return replace(wait, state=WaitState.DONE, result=result, ended_ms=now_ms, ended_by=by)
+
+
+@value(frozen=True, slots=True)
+class Signal:
+    """An event that somebody told of. `run_id`: only waits of this run; None: whichever run waits with this correlation."""
+
+    tenant: str
+    project: str
+    run_id: UUID | None
+    event_id: str
+    name: str
+    correlation: str
+    payload: bytes
+    digest: bytes
+    by: str
+
+    @property
+    def key(self) -> tuple[str, str]:
+        """Tenant and id."""
+        return (self.tenant, self.event_id)
+
+
+@value(frozen=True, slots=True)
+class Kept:
+    """An event as its row stands."""
+
+    tenant: str
+    event_id: str
+    run_id: UUID | None
+    digest: bytes
+    used_step: str
+    used_slot: str
+
+    @property
+    def used(self) -> bool:
+        """Whether a wait has it."""
+        return bool(self.used_slot)
+
+
+def reason_of(waits: Iterable[Wait]) -> str:
+    """What a step with these waits is said to wait for: what people can bring goes before what time brings."""
+    return REASONS[max(wait.kind for wait in waits)]
