@@ -74,6 +74,8 @@ def _node(spec: workflow_pb2.WorkflowSpec, step: workflow_pb2.StepSpec) -> Node:
 
 def launched(fact: events_pb2.RunLaunched, traceparent: str) -> RunFacts:
     """A new run."""
+    if not 0 <= fact.run_class < 2**15:
+        raise invalid_field("run_launched.run_class", "is no class", "send what launch sends")
     return RunFacts(
         run_id=uuid_from_bytes(fact.run_id, "run_launched.run_id"),
         tenant=fact.tenant,

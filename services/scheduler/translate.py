@@ -71,6 +71,8 @@ def ticket(event: events_pb2.Event) -> Ticket:
             raise invalid_field("step_ready.contract", "has a line break in a name", "send names without line breaks")
     if not said.step_key or said.ticket_sequence < 1 or not said.tenant:
         raise invalid_field("step_ready", "lacks a step, a sequence or a tenant", "send what readiness sends")
+    if not 0 <= said.run_class < 2**15:
+        raise invalid_field("step_ready.run_class", "is no class", "send what readiness sends")
     return Ticket(
         run_id=uuid_from_bytes(said.run_id, "step_ready.run_id"),
         step_key=said.step_key,
