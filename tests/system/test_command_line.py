@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from runway_sdk.examples.hello import flow
+from runway_sdk import workflow
+from runway_sdk.examples.hello import Order, flow, offer, price, stock
 from runway_sdk.testing import Stack
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -155,10 +156,14 @@ async def test_operators_look_at_shares_and_change_them(stack: Stack) -> None:
     assert [change["reason"] for change in changes] == ["a test", "a test"]
 
 
+unheard = workflow("unheard", steps=[price, stock, offer], input=Order)
+"""That no worker ever carried."""
+
+
 @pytest.mark.requirement("run.explain")
 async def test_explain_says_what_blocks_in_order_to_people_and_to_programs(stack: Stack) -> None:
-    await stack.client.publish(flow)
-    run = await stack.client.launch("hello", {"item": "tea", "pieces": 1})
+    await stack.client.publish(unheard)
+    run = await stack.client.launch("unheard", {"item": "tea", "pieces": 1})
     steps: list[dict[str, Any]] = []
     async with asyncio.timeout(20):
         while not steps or [found["code"] for found in steps[0]["blockers"]] != ["NO_WORKER_CARRIES_BUILD"]:
@@ -167,7 +172,7 @@ async def test_explain_says_what_blocks_in_order_to_people_and_to_programs(stack
     assert [found["code"] for found in steps[2]["blockers"]] == ["NEEDS"]
     text = await runway(stack, "explain", run.run_id, "price")
     assert text.splitlines()[0] == f"run {run.run_id} is accepted"
-    assert "    NO_WORKER_CARRIES_BUILD: no worker seen lately carries hello.price@" in text
+    assert "    NO_WORKER_CARRIES_BUILD: no worker seen lately carries unheard.price@" in text
     assert "      -> start a worker with this very build" in text
     assert "place 1 of 1 in its line" in text
     await runway(stack, "explain", run.run_id, "nosuch", code=1)
