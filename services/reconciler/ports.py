@@ -26,8 +26,9 @@ class Cases(Protocol):
         """The gateway's events: undecided cases of these slots follow; an older try's event only makes its case due."""
         ...
 
-    async def claim(self, lease: UUID, now_ms: int, until_ms: int, limit: int) -> list[Case]:
-        """Due cases, left to this lease until then; nobody else's meanwhile."""
+    async def claim(self, lease: UUID, now_ms: int, until_ms: int, limit: int, put_off_most_ms: int) -> list[Case]:
+        """Due cases, left to this lease until then; nobody else's meanwhile. What is put off for longer than anybody puts it
+        off, a clock that jumped put off: it is due."""
         ...
 
     async def change(self, lease: UUID, changes: Sequence[tuple[UUID, Change]], now_ms: int) -> None:

@@ -20,7 +20,8 @@ R = TypeVar("R")
 async def look_up(ports: Ports) -> int:
     """One batch; how many cases were due."""
     lease, now = ports.ids.random128(), ports.clock.now_ms()
-    cases = await ports.cases.claim(lease, now, now + ports.limits.lookup_lease_ms, ports.limits.batch_cases)
+    until, most = now + ports.limits.lookup_lease_ms, ports.policy.longest_backoff_ms
+    cases = await ports.cases.claim(lease, now, until, ports.limits.batch_cases, most)
     if not cases:
         return 0
     try:

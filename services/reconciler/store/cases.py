@@ -18,6 +18,10 @@ def _case(row: asyncpg.Record) -> Case:
     return Case(**{**values, "state": CaseState(row["state"])})
 
 
+SKEW_MS = 10_000
+"""What clocks of replicas may differ by."""
+
+
 class CaseStore:
     """The reconciler's one table."""
 
@@ -67,9 +71,10 @@ class CaseStore:
             now_ms,
         )
 
-    async def claim(self, lease: UUID, now_ms: int, until_ms: int, limit: int) -> list[Case]:
+    async def claim(self, lease: UUID, now_ms: int, until_ms: int, limit: int, put_off_most_ms: int) -> list[Case]:
         """Due cases."""
-        return [_case(row) for row in await self._db.fetch(CASES.claim, lease, now_ms, until_ms, limit)]
+        put_off_ms, left_ms = now_ms + put_off_most_ms + SKEW_MS, until_ms + SKEW_MS
+        return [_case(row) for row in await self._db.fetch(CASES.claim, lease, now_ms, until_ms, limit, put_off_ms, left_ms)]
 
     async def change(self, lease: UUID, changes: Sequence[tuple[UUID, Change]], now_ms: int) -> None:
         """What look-ups did."""

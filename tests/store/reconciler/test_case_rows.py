@@ -36,7 +36,7 @@ class Room:
         return await self.store.open([(UUID(int=self._made + place), one) for place, one in enumerate(openings)], NOW)
 
     async def claim(self, lease: int, *, now: int = NOW, limit: int = 100) -> list[Case]:
-        return await self.store.claim(UUID(int=lease), now, now + 1000, limit)
+        return await self.store.claim(UUID(int=lease), now, now + 1000, limit, 60_000)
 
     async def all(self) -> list[Case]:
         return [case for _, case in await self.store.page("acme", "", [], None, 0, 1000)]
@@ -164,3 +164,21 @@ async def test_another_tenants_case_is_none(room: Room) -> None:
     assert await room.store.page("acme", "ops", [], None, 0, 10) == []
     assert await room.store.undecided([name(), name(1)]) == {name()}
     assert await room.store.counts() == {CaseState.OPEN: 1, CaseState.NEEDS_RECONCILIATION: 0}
+
+
+HOUR = 3_600_000
+
+
+@pytest.mark.requirement("fx.unknown")
+async def test_what_a_clock_that_stood_ahead_put_off_or_took_is_due_once_it_is_right_again(room: Room) -> None:
+    await room.open(opening(), opening(1))
+    first, second = await room.claim(1)
+    await room.store.put_off(UUID(int=1), [first.case_id], NOW + 2 * HOUR, "away, says a clock two hours ahead")
+    await room.store.put_off(UUID(int=1), [second.case_id], NOW + 60_000, "away for as long as anything is put off")
+    assert [case.case_id for case in await room.claim(2)] == [first.case_id]
+    assert [case.case_id for case in await room.claim(3, now=NOW + 60_000)] == [second.case_id, first.case_id]
+    assert await room.claim(4, now=NOW + 60_000) == [], "both are left to somebody, for as long as anything is"
+    again = await room.claim(5, now=NOW + 60_000 - 2 * HOUR)
+    assert {case.case_id for case in again} == {first.case_id, second.case_id}, (
+        "a clock that went back two hours waits for none"
+    )

@@ -45,9 +45,10 @@ UPDATE effect_case AS c
 RETURNING c.case_id;
 
 -- name: claim
--- Due cases, left to lease $1 until $3. Replicas pass each other's rows.
+-- Due cases, left to lease $1 until $3. Replicas pass each other's rows. What is put off beyond $5, or left to somebody beyond $6, was
+-- so by a clock that stood ahead: nobody puts it off so far, and it is due now.
 WITH due AS MATERIALIZED (
-    SELECT case_id FROM effect_case WHERE state = 1 AND next_ms <= $2 AND leased_until_ms <= $2
+    SELECT case_id FROM effect_case WHERE state = 1 AND (next_ms <= $2 OR next_ms > $5) AND (leased_until_ms <= $2 OR leased_until_ms > $6)
      ORDER BY next_ms LIMIT $4 FOR NO KEY UPDATE SKIP LOCKED)
 UPDATE effect_case AS c SET lease = $1, leased_until_ms = $3 FROM due WHERE c.case_id = due.case_id
 RETURNING c.case_id, c.run_id, c.step_key, c.slot, c.dispatch, c.tenant, c.project, c.tool, c.state, c.lookups, c.failures, c.evidence,
