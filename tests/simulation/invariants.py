@@ -22,11 +22,26 @@ class Invariants:
     def __init__(self, world: World) -> None:
         self._world = world
         self._after_cancel: dict[str, int] = {}
+        self._at_pause: dict[str, int] = {}
         self._reported = 0
 
     async def enforced(self, run: Any) -> None:
         """A caller was told that a cancel is enforced: from now on the run sends nothing more."""
         self._after_cancel[run.run_id] = await self._dispatches(run.run_id)
+
+    async def paused(self, run: Any, *, resuming: bool) -> None:
+        """A caller was told that a run is paused: until it is resumed it sends nothing."""
+        if not resuming:
+            self._at_pause[run.run_id] = await self._dispatches(run.run_id)
+            return
+        await self._look_at_paused(run.run_id)
+        del self._at_pause[run.run_id]
+
+    async def _look_at_paused(self, run_id: str) -> None:
+        now = await self._dispatches(run_id)
+        if now != self._at_pause[run_id]:
+            self._world.violations.append(f"run {run_id} sent {now - self._at_pause[run_id]} effects while it was paused")
+            self._at_pause[run_id] = now
 
     async def _dispatches(self, run_id: str) -> int:
         rows = await self._world.gate.ask(SQL.dispatches_of.sql, run_id)
@@ -36,6 +51,8 @@ class Invariants:
         """What is wrong now."""
         found = await self._ask("always_")
         found += self._log_says()
+        for run_id in list(self._at_pause):
+            await self._look_at_paused(run_id)
         for run_id, before in list(self._after_cancel.items()):
             now = await self._dispatches(run_id)
             if now != before:

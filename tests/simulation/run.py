@@ -85,6 +85,7 @@ def simulate(seed: int, admin_url: str, urls: dict[str, str], size: Size, day: s
         "provider requests": world.provider.arrivals,
         "provider effects": len(world.provider.applied),
         "provider unanswered": world.provider.unanswered,
+        "paused": world.callers.paused if hasattr(world, "callers") else 0,
         "decided by a person": world.callers.resolved if hasattr(world, "callers") else 0,
         "leases": len(world.leases),
         "turns": loop.turns,
@@ -102,6 +103,7 @@ async def _days(world: World, seed: int, admin_url: str, size: Size, verdict: Ve
     invariants = Invariants(world)
     await world.inhabit()
     world.callers.on_enforced = invariants.enforced
+    world.callers.on_paused = invariants.paused
     director = Director(world, seed)
     director.set_the_day()
     targets = world.callers.chance.sample(["plain", "known", "keyed"], world.callers.chance.randint(1, 3))

@@ -150,6 +150,9 @@ class Callers:
     runs: list[Launched] = field(default_factory=list)
     violations: list[str] = field(default_factory=list)
     on_enforced: Any = None
+    on_paused: Any = None
+    """Told of a run that is paused, and of one that is about to be resumed."""
+    paused: int = 0
     hasty: bool = False
     """Callers who change their minds while effects are under way."""
     resolved: int = 0
@@ -184,6 +187,9 @@ class Callers:
     async def _live(self, run: Launched, chance: random.Random, *, cancels: bool) -> None:
         async with Client(self.target) as client:
             await self._launch(client, run, again=chance.random() < 0.3)
+            if chance.random() < 0.25:
+                await asyncio.sleep(chance.choice((0.0, 0.1, 0.5, 2.0)) * chance.random())
+                await self._pause(client, run, chance.choice((0.0, 0.5, 6.0, 20.0)))
             if cancels:
                 longest_s = 0.8 if self.hasty else chance.choice((0.0, 0.01, 0.1, 0.5, 2.0, 8.0))
                 await asyncio.sleep(longest_s * chance.random())
@@ -224,6 +230,24 @@ class Callers:
             run.enforced = True
             if self.on_enforced is not None:
                 await self.on_enforced(run)
+
+    async def _pause(self, client: Client, run: Launched, for_s: float) -> None:
+        """Pauses a run and lets it go on; one whose end is decided is left alone."""
+        try:
+            answer = await self._patiently(lambda: client.pause(run.run_id, "the caller wants to look"))
+            self.history.note("caller", f"{run.request_id} {pb.RunState.Name(answer.run.state)}")
+            stands = answer.run.state == pb.RUN_STATE_PAUSED and self.on_paused is not None
+            if stands:
+                self.paused += 1
+                await self.on_paused(run, resuming=False)
+            await asyncio.sleep(for_s)
+            if stands:
+                await self.on_paused(run, resuming=True)
+            resumed = await self._patiently(lambda: client.resume(run.run_id))
+            self.history.note("caller", f"{run.request_id} {pb.RunState.Name(resumed.state)}")
+        except RunwayError as refused:
+            if refused.reason != "RUN_CLOSED":
+                raise
 
     async def _follow(self, client: Client, run: Launched) -> None:
         decided = await self._patiently(lambda: client.wait(run.run_id, timeout_s=60), until=lambda seen: seen.state in DECIDED)
