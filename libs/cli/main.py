@@ -2,7 +2,7 @@
 
 import typer
 
-from libs.cli.commands import buckets, control, install, replay, runs, scopes, shares, things
+from libs.cli.commands import buckets, control, install, replay, runs, scopes, shares, things, waits
 from libs.cli.commands.crash import crash
 from libs.cli.commands.demo import demo
 from libs.cli.commands.explain import explain
@@ -21,6 +21,7 @@ app.command()(demo)
 app.command()(explain)
 app.command()(crash)
 app.command()(install.drill)
+waits.register(runs.app)
 app.add_typer(runs.app, name="run")
 app.add_typer(things.workflow_app, name="workflow")
 app.add_typer(things.effect_app, name="effect")

@@ -201,7 +201,7 @@ async def save_views(
         if not view.touched and run_id not in closed:
             continue
         run = runs[run_id]
-        sizes = {key: sum(len(wait.result) for wait in waits) for (of, key), waits in waited.items() if of == run_id}
+        sizes = {key: sum(wait.told_bytes for wait in waits) for (of, key), waits in waited.items() if of == run_id}
         refuse_oversized(view, len(run.input), ports.ticket_limit_bytes, sizes)
         done = view.finished
         state = FINISHED if done else CLOSED if run_id in closed else ACTIVE

@@ -75,6 +75,11 @@ class Wait:
         """Its step and slot."""
         return (self.step_key, self.slot)
 
+    @property
+    def told_bytes(self) -> int:
+        """What it weighs, about, in the input of the step's next attempt."""
+        return len(self.slot) + len(self.result) + len(self.ended_by) + 100
+
     def overdue(self, now_ms: int) -> bool:
         """Whether its time has passed."""
         return self.state == WaitState.OPEN and 0 < self.due_ms <= now_ms

@@ -95,9 +95,11 @@ UPDATE signal AS s SET run_id = a.run_id, used_ms = greatest($6::bigint, 1), use
 RETURNING s.event_id;
 
 -- name: forget_signals
--- Events that named no run and that nobody has used for long.
+-- Events that nobody has used for long, and that belong to no run that is known here.
 DELETE FROM signal AS s USING (
-    SELECT tenant, event_id FROM signal WHERE run_id IS NULL AND sent_ms < $1 ORDER BY sent_ms LIMIT $2 FOR UPDATE SKIP LOCKED) AS old
+    SELECT i.tenant, i.event_id FROM signal AS i
+     WHERE i.used_ms = 0 AND i.sent_ms < $1 AND (i.run_id IS NULL OR NOT EXISTS (SELECT 1 FROM run AS r WHERE r.run_id = i.run_id))
+     ORDER BY i.sent_ms LIMIT $2 FOR UPDATE SKIP LOCKED) AS old
  WHERE s.tenant = old.tenant AND s.event_id = old.event_id
 RETURNING s.event_id;
 
