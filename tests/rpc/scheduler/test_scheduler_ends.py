@@ -147,13 +147,36 @@ async def test_commands_are_recorded_once_per_slot_and_only_under_the_lease(
     await wait_until(lambda: world.to_launch.of("command_recorded", run_id))
     await wait_until(lambda: world.to_readiness.of("command_recorded", run_id))
     item = pb.CommandItem(slot="timer", type=wait, payload=value("later"))
-    assert (await complete(worker, lease.lease_token, yielded=pb.Yield(reason="wait", commands=[item]))).recorded
+    yielded = pb.Yield(reason="wait", commands=[item])
+    assert (await complete(worker, lease.lease_token, yielded=yielded)).recorded
+    assert (await complete(worker, lease.lease_token, yielded=yielded)).recorded, "a repeat whose first answer was lost"
     (finished,) = await world.finished(run_id)
-    assert finished.end == events_pb2.ATTEMPT_END_YIELDED
+    assert (finished.end, list(finished.awaits)) == (events_pb2.ATTEMPT_END_YIELDED, ["timer"])
     assert (await record(("late", spawn))).error.reason == "LEASE_FENCED"
     await wait_until(lambda: len(world.to_readiness.of("command_recorded", run_id)) == 2)
     assert [c.slot for c in world.to_launch.of("command_recorded", run_id)] == ["child"]
     assert [c.slot for c in world.to_readiness.of("command_recorded", run_id)] == ["more", "timer"]
+
+
+@pytest.mark.requirement("step.wait")
+async def test_a_yield_says_what_it_waits_for_also_after_its_points_acknowledged(world: World, replica: Replica) -> None:
+    run_id = new_run()
+    await world.ready(replica, run_id, points=3)
+    worker = replica.worker()
+    (lease,) = await claim(worker)
+    kinds = {"timer": pb.COMMAND_TYPE_WAIT, "question": pb.COMMAND_TYPE_INPUT}
+    items = [pb.CommandItem(slot=slot, type=kind, payload=value(slot)) for slot, kind in kinds.items()]
+    yielded = pb.Yield(reason="wait", commands=items)
+    assert (await complete(worker, lease.lease_token, yielded=yielded)).recorded
+    (finished,) = await world.finished(run_id)
+    assert (finished.end, list(finished.awaits)) == (events_pb2.ATTEMPT_END_YIELDED, ["timer", "question"])
+    assert {c.slot for c in world.to_readiness.of("command_recorded", run_id)} == set(kinds)
+    await world.ready(replica, run_id, sequence=2, points=3)
+    (again,) = await claim(worker)
+    assert (await complete(worker, again.lease_token, yielded=pb.Yield(reason="wait", commands=items[:1]))).recorded
+    await wait_until(lambda: len(world.to_readiness.of("attempt_finished", run_id)) == 2)
+    assert list(world.to_readiness.of("attempt_finished", run_id)[1].awaits) == ["timer"]
+    assert len(world.to_readiness.of("command_recorded", run_id)) == 2, "a slot is asked once, however many attempts reach it"
 
 
 async def test_a_withdrawn_ticket_is_stopped_wherever_it_stands(world: World, replica: Replica) -> None:
