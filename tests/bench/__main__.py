@@ -4,6 +4,7 @@
 steps alone and compares with the committed ranges. `python -m tests.bench day RUNS [RETENTION_S]` is the seeds' day, or a share.
 `python -m tests.bench steady MINUTES RUNS_PER_S` is steady load; its exit status is 1 where memory grew.
 `python -m tests.bench planning` is what a claim cycle costs over long queues.
+`python -m tests.bench waits [STEPS [PER_S]]` is so many waiting steps, and so many of them a second waking.
 `python -m tests.bench overload` is what one tenant's flood costs the heartbeats and cancels of others.
 Figures of one run are comparable with each other, not with those of another machine or hour: that is what ratios are for.
 """
@@ -20,7 +21,7 @@ import time
 from typing import Any
 
 from libs.embedded import running_url
-from tests.bench import check, day, growth, measures, overload, planning, startup, steady
+from tests.bench import check, day, growth, measures, overload, planning, startup, steady, waits
 from tests.bench.bench_stack import FOLDER, Bench, say, started, write_json
 from tests.bench.peers import environments as peers
 
@@ -35,6 +36,8 @@ SHAPES: dict[str, Any] = {
     "latency_samples": 200,
     "fleet": int(os.environ.get("BENCH_FLEET", "10000")),
     "fleet_seconds": float(os.environ.get("BENCH_FLEET_SECONDS", "45")),
+    "waits": int(os.environ.get("BENCH_WAITS", "100000")),
+    "waking_per_s": int(os.environ.get("BENCH_WAKING", "1000")),
     "queue": [1_000, int(os.environ.get("BENCH_QUEUE", "100000"))],
     "schedulers": [1, 3],
     "day_runs": int(os.environ.get("BENCH_DAY_RUNS", "5000")),
@@ -118,6 +121,8 @@ async def everything() -> dict[str, Any]:
         whole["heartbeats_tenfold"] = await measures.heartbeats(bench, SHAPES["fleet"], 30, "hurried", 6.0)
     say("a flood")
     whole["overload"] = await overload.overload()
+    say("steps that wait")
+    whole["waits"] = await waits.waits(SHAPES["waits"], SHAPES["waking_per_s"])
     whole["queue"] = await growth.queue(tuple(SHAPES["queue"]), 5_000)
     whole["schedulers"] = await growth.schedulers(tuple(SHAPES["schedulers"]), SHAPES["runs"], SHAPES["steps_per_run"])
     say("a twentieth of the day")
@@ -219,6 +224,11 @@ def main(arguments: list[str]) -> int:
         return 0
     if arguments[:1] == ["planning"]:
         print(planning.planning())
+        return 0
+    if arguments[:1] == ["waits"]:
+        found = asyncio.run(waits.waits(*(int(word) for word in arguments[1:3])))
+        write_json(FOLDER / "waits.json", found)
+        print(json.dumps(found, indent=2))
         return 0
     if arguments[:1] == ["overload"]:
         flood = asyncio.run(overload.overload())

@@ -155,7 +155,7 @@ async def _measurable(data: Path, root: int) -> AsyncIterator[Bench]:
     target = read_profile(data / "profile.json")
     bench = Bench(Client(target), target, data / "profile.json", admin, root)
     try:
-        for flow in (flows.one, flows.ten, flows.twenty, flows.fleet, flows.hurried):
+        for flow in (flows.one, flows.ten, flows.twenty, flows.fleet, flows.hurried, flows.waits):
             await bench.client.publish(flow)
         yield bench
     finally:

@@ -1,9 +1,10 @@
 """Workflows of the benchmark: trivial steps, and one that only stays alive."""
 
 import asyncio
-from datetime import timedelta
+import time
+from datetime import UTC, datetime, timedelta
 
-from runway_sdk import Step, step, workflow
+from runway_sdk import Context, Step, step, workflow
 
 
 async def _first(run: int) -> int:
@@ -24,6 +25,12 @@ ten = workflow("bench-ten", steps=[_chain(number) for number in range(10)])
 twenty = workflow("bench-twenty", steps=[_chain(number) for number in range(20)])
 
 
+async def _until(run: int, context: Context) -> int:
+    """Waits for a time, milliseconds since the Unix epoch; how late it was woken."""
+    await context.sleep_until(datetime.fromtimestamp(run / 1000, UTC))
+    return int(time.time() * 1000) - run
+
+
 async def _stay() -> int:
     """Beats every third of its TTL until it is cancelled."""
     await asyncio.Event().wait()
@@ -31,4 +38,5 @@ async def _stay() -> int:
 
 
 fleet = workflow("bench-fleet", steps=[step(key="stay", lease_ttl=timedelta(seconds=60))(_stay)])
+waits = workflow("bench-waits", steps=[step(key="until")(_until)])
 hurried = workflow("bench-hurried", steps=[step(key="stay", lease_ttl=timedelta(seconds=6))(_stay)])
