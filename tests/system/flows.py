@@ -135,3 +135,18 @@ async def endure(run: Stay) -> int:
 
 
 enduring = workflow("enduring", steps=[endure], input=Stay)
+
+
+@step(tools=["http.request"], checkpoints=True, lease_ttl=QUICK)
+async def ship(ctx: Context, run: str) -> list[str]:
+    """Acts, waits for an event, for a person and for a moment, and acts again."""
+    target = {"target": "shop", "method": "POST"}
+    await ctx.tool("http.request", {**target, "path": f"/ship/{ctx.run_id}/order"}, replay="idempotent", slot="order")
+    paid = await ctx.event("paid", correlation=run)
+    said = await ctx.input("Ship it?", {"type": "boolean"})
+    await ctx.sleep(timedelta(milliseconds=200))
+    await ctx.tool("http.request", {**target, "path": f"/ship/{ctx.run_id}/send"}, replay="idempotent", slot="send")
+    return [str(paid.value), str(said.value), ctx.attempt_id.hex]
+
+
+shipping = workflow("shipping", steps=[ship])
