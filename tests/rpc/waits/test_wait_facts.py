@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 from uuid import UUID, uuid4
 
@@ -17,12 +18,15 @@ from runway.readiness.v1 import readiness_service_pb2 as rd
 from runway_sdk import Client, RunwayError, Target, step, workflow
 from runway_sdk.values import from_value, to_value
 
+from libs.pg import Queries
 from libs.runtime.host import Host
 from libs.testkit.clocks import ManualClock
 from libs.testkit.fixtures import StackDatabase
 from libs.testkit.hosts import Peer, make_key, running_host
 from libs.testkit.waiting import wait_until
+from services.readiness.app.take_waits import correlation_key
 
+_Q = Queries.load(Path(__file__).parents[3] / "services" / "readiness" / "store" / "sql" / "waits.sql")
 APPLIED, RETRY = inbox_pb2.VERDICT_APPLIED, inbox_pb2.VERDICT_RETRY
 HOUR_MS = 3_600_000
 WAIT, INPUT = ev.COMMAND_KIND_WAIT, ev.COMMAND_KIND_INPUT
@@ -238,6 +242,55 @@ async def test_an_event_that_names_no_run_and_a_wait_that_begins_never_miss_each
     await asyncio.gather(*calls)
     for run in runs:
         assert (await room.ticket(run, 2))["waits"]["e"]["value"] == run
+
+
+BLOCKED = (
+    "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted AND database = (SELECT oid FROM pg_database"
+)
+BLOCKED += " WHERE datname = current_database())"
+
+
+async def blocked_or_done(room: Room, task: "asyncio.Task[Any]") -> None:
+    async def seen() -> bool:
+        return task.done() or await room.db.fetchval(BLOCKED) > 0
+
+    await wait_until(seen, what="somebody who waits for the lock, or does not")
+
+
+@pytest.mark.requirement("step.wait")
+async def test_whoever_comes_second_sees_who_has_not_committed_yet(room: Room) -> None:
+    """The two halves of the race, each held open by hand as another process would."""
+    run = await room.launch()
+    other = await asyncpg.connect(room.urls["readiness"])
+    try:
+        async with other.transaction():
+            await other.fetch(_Q.lock_correlations.sql, [correlation_key("go", "c")])
+            signal = (
+                ["acme"],
+                ["e1"],
+                ["default"],
+                [None],
+                ["go"],
+                ["c"],
+                [to_value("held").SerializeToString()],
+                [b""],
+                [1],
+                ["me"],
+            )
+            await other.fetch(_Q.add_signals.sql, *signal)
+            asking = asyncio.create_task(room.tell(asks(run, "a", {"event": "go", "correlation": "c"}), yields(run, 1, "a")))
+            await blocked_or_done(room, asking)
+        assert await asking == [APPLIED, APPLIED]
+        assert (await room.ticket(run, 2))["waits"]["a"]["value"] == "held"
+        async with other.transaction():
+            await other.fetch(_Q.lock_correlations.sql, [correlation_key("go", "c")])
+            wait = ([UUID(run)], ["only"], ["b"], ["acme"], ["default"], [2], [1], ["go"], ["c"], [0], [b""], [1], [0], [""])
+            await other.fetch(_Q.add_waits.sql, *wait)
+            telling = asyncio.create_task(room.client.signal("go", "then", correlation="c"))
+            await blocked_or_done(room, telling)
+        assert (await telling).slot == "b"
+    finally:
+        await other.close()
 
 
 @pytest.mark.requirement("step.wait")
