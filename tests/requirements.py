@@ -66,11 +66,14 @@ REQUIREMENTS: dict[str, Requirement] = {
     "attempt.fenced": Requirement("Only the current epochs commit progress, checkpoint or effect.", "000"),
     "sched.claim": Requirement("A claim is a compare-and-set with a new epoch; at most one live lease a step.", "000"),
     "sched.fair": Requirement(
-        "An interactive reserve; weighted shares over tenants; project quotas; priority, deadline, aging; started runs first.",
+        "An interactive reserve; weighted shares over tenants, of the resource each takes most of; project quotas; priority, "
+        "deadline, aging; started runs first.",
         "000",
     ),
     "sched.capability": Requirement(
-        "Tickets go to workers that have the labels they require; what no worker has is explained, not stuck in silence.", "000"
+        "Tickets go to workers that have the labels they require and what they take free; what no worker has is explained, not "
+        "stuck in silence.",
+        "000",
     ),
     "sched.simulate": Requirement(
         "Recorded tickets are replayed by the planner itself under changed shares, bounds or capacity, beside how it was.",

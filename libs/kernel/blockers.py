@@ -31,9 +31,11 @@ class Block(StrEnum):
     HOLD = "HOLD"
     NO_WORKER_CARRIES_BUILD = "NO_WORKER_CARRIES_BUILD"
     NO_WORKER_HAS_LABELS = "NO_WORKER_HAS_LABELS"
+    NO_WORKER_HAS_RESOURCES = "NO_WORKER_HAS_RESOURCES"
     TENANT_QUOTA = "TENANT_QUOTA"
     PROJECT_QUOTA = "PROJECT_QUOTA"
     NO_FREE_SLOT = "NO_FREE_SLOT"
+    RESOURCES_IN_USE = "RESOURCES_IN_USE"
     RESERVE = "RESERVE"
     MIGRATION_CAP = "MIGRATION_CAP"
     ANSWER_FULL = "ANSWER_FULL"
@@ -62,9 +64,11 @@ REMEDY: Mapping[Block, str] = {
     Block.HOLD: "release it: `runway queue|shard|worker release`",
     Block.NO_WORKER_CARRIES_BUILD: "start a worker with this very build of the workflow",
     Block.NO_WORKER_HAS_LABELS: "start a worker with these labels, or take them out of the step in a new version",
+    Block.NO_WORKER_HAS_RESOURCES: "start a larger worker, or let the step take less in a new version",
     Block.TENANT_QUOTA: "wait for leases to end, or raise the bound: `runway share put TENANT --most-leases N`",
     Block.PROJECT_QUOTA: "wait for leases to end, or raise the bound: `runway share put TENANT/PROJECT --most-leases N`",
     Block.NO_FREE_SLOT: "wait for attempts to end, or start more workers",
+    Block.RESOURCES_IN_USE: "wait for attempts to end, or start more workers that have it",
     Block.RESERVE: "wait, start more workers, or lower the reserve: `runway share policy --reserve N`",
     Block.MIGRATION_CAP: "wait for idle slots, or raise the cap: `runway share policy --migration N`",
     Block.ANSWER_FULL: "wait for the worker's next claim; hand large inputs on as artifacts",

@@ -133,6 +133,7 @@ def _step(step: workflow_pb2.StepSpec) -> StepSpec:
         models=tuple(step.models),
         checkpoints=step.checkpoints,
         requires=tuple(step.requires),
+        resources=tuple(sorted(step.resources.items())),
         input_schema=_schema(step.input_schema, step.HasField("input_schema")),
         output_schema=_schema(step.output_schema, step.HasField("output_schema")),
     )

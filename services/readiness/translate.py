@@ -67,6 +67,7 @@ def _node(spec: workflow_pb2.WorkflowSpec, step: workflow_pb2.StepSpec) -> Node:
             checkpoints=step.checkpoints,
             requires=tuple(step.requires),
             points=gateway | (POINT_CHECKPOINT if step.checkpoints else 0),
+            resources=tuple(step.resources.items()),
         ),
         output_schema=schema,
     )
@@ -139,6 +140,7 @@ def contract_event(contract: Contract) -> events_pb2.StepContract:
         checkpoints=contract.checkpoints,
         requires=contract.requires,
         points=contract.points,
+        resources=dict(contract.resources) if contract.resources else None,
     )
 
 

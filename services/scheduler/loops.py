@@ -24,6 +24,7 @@ from services.scheduler.app.obey_gates import look_for_raises
 from services.scheduler.app.obey_holds import Obedience
 from services.scheduler.domain.buckets import View
 from services.scheduler.domain.holds import Place
+from services.scheduler.domain.resources import text_of
 from services.scheduler.domain.ticket import POINT_NAMES
 from services.scheduler.ports import Ports
 from services.scheduler.settings import SchedulerSettings
@@ -38,7 +39,7 @@ FORGET_INTERVAL_MS = 3_600_000
 class HouseKeeping(Protocol):
     """What is written down now and then."""
 
-    async def put_workers(self, workers: list[tuple[str, str, str, str, str, int, bool]]) -> None:
+    async def put_workers(self, workers: list[tuple[str, str, str, str, str, int, bool, str]]) -> None:
         """Workers seen."""
         ...
 
@@ -61,9 +62,18 @@ BUCKETS_INTERVAL_MS = 500
 BUCKETS_WAKE_MS = 100
 
 
-def _worker_row(heard: Heard) -> tuple[str, str, str, str, str, int, bool]:
+def _worker_row(heard: Heard) -> tuple[str, str, str, str, str, int, bool, str]:
     handlers, capabilities = "\n".join(sorted(heard.handlers)), "\n".join(sorted(heard.capabilities))
-    return heard.tenant, heard.worker_id, heard.project, handlers, capabilities, heard.seen_ms, heard.fleet
+    return (
+        heard.tenant,
+        heard.worker_id,
+        heard.project,
+        handlers,
+        capabilities,
+        heard.seen_ms,
+        heard.fleet,
+        text_of(heard.resources),
+    )
 
 
 def loops(

@@ -117,10 +117,14 @@ class WorkerServicer(worker_service_pb2_grpc.WorkerServiceServicer):
         room = min(request.max_bytes or self._settings.claim_limit_bytes, self._settings.claim_limit_bytes) // len(members)
         credits = {member: share + (1 if place < extra else 0) for place, member in enumerate(members)}
         asked = {member: slots for member, slots in credits.items() if slots}
-        wait_ms = min(left_ms, ROUND_MS if len(asked) == len(members) else SHARED_ROUND_MS)
+        whole = len(members) == 1 or not request.free
+        wait_ms = min(left_ms, ROUND_MS if len(asked) == len(members) and whole else SHARED_ROUND_MS)
         mine = pb.ClaimAttemptsRequest()
         mine.CopyFrom(request)
         mine.max_bytes = max(1, room)
+        mine.total_slots = max(request.total_slots, request.slots)
+        for what, amount in mine.free.items():
+            mine.resources[what] = max(amount, mine.resources[what])
         return await self._first_with_work(mine, who, asked, others, wait_ms)
 
     async def _first_with_work(
@@ -134,10 +138,14 @@ class WorkerServicer(worker_service_pb2_grpc.WorkerServiceServicer):
         """Once one leader has leases, or this process drains, the others are asked to answer now, under the same claim: what
         they granted counts."""
 
+        first = next(iter(asked))
+
         async def ask(member: str | None, slots: int, wait: int) -> list[pb.Lease]:
             mine = pb.ClaimAttemptsRequest()
             mine.CopyFrom(request)
             mine.slots = slots
+            if member != first:
+                mine.free.clear()  # a step needs all of its amounts from one leader: each has the whole of them in turn
             mine.wait.FromMilliseconds(wait)
             if member is None:
                 return await self._local.claim(mine, who, wait)

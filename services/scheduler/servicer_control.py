@@ -28,6 +28,7 @@ from services.scheduler.app.refusals import no_leader
 from services.scheduler.clients.explanations import Explanations
 from services.scheduler.clients.local_workers import LocalWorkers
 from services.scheduler.domain.asker import Asker
+from services.scheduler.domain.resources import parse
 from services.scheduler.domain.ticket import Key
 from services.scheduler.ports import GateState, Holder
 
@@ -121,6 +122,7 @@ class SchedulerServicer(scheduler_service_pb2_grpc.SchedulerServiceServicer):
                 live_leases=row["live"],
                 last_seen=translate.timestamp(row["seen_ms"]),
                 fleet=row["fleet"],
+                resources=dict(parse(row["resources"])),
             )
             for row in found[:size]
         ]

@@ -28,6 +28,7 @@ from services.scheduler.domain.asker import Asker
 from services.scheduler.domain.ending import IN_DOUBT
 from services.scheduler.domain.holds import Extent, Hold, QueueRow
 from services.scheduler.domain.lease import Beat
+from services.scheduler.domain.resources import amounts
 from services.scheduler.domain.ticket import POINT_BITS, Contract, End, Failure, Key, Recorded, Successor, Ticket
 from services.scheduler.ports import Acknowledgement, Command, Holder
 
@@ -66,7 +67,7 @@ def ticket(event: events_pb2.Event) -> Ticket:
     """StepReady."""
     said = event.step_ready
     contract = said.contract
-    for name in (*contract.tools, *contract.models, *contract.requires):
+    for name in (*contract.tools, *contract.models, *contract.requires, *contract.resources):
         if "\n" in name:
             raise invalid_field("step_ready.contract", "has a line break in a name", "send names without line breaks")
     if not said.step_key or said.ticket_sequence < 1 or not said.tenant:
@@ -101,6 +102,7 @@ def contract_of(said: events_pb2.StepContract) -> Contract:
         models=tuple(said.models),
         requires=frozenset(said.requires),
         points=said.points & 3,
+        resources=amounts(said.resources),
     )
 
 
@@ -150,6 +152,10 @@ def clean(text: str, most: int) -> str:
 
 def claim(request: pb.ClaimAttemptsRequest, who: Asker, most_bytes: int = 2**62) -> ClaimAsk:
     """ClaimAttempts. `most_bytes`: what an answer may weigh where the worker does not ask for less."""
+    free = amounts({name(what, "free"): amount for what, amount in request.free.items()})
+    total = dict(free)
+    for what, amount in request.resources.items():
+        total[name(what, "resources")] = max(amount, total.get(what, 0))
     return ClaimAsk(
         claim_id=uuid_from_bytes(request.claim_id, "claim_id"),
         worker_id=name(request.worker_id, "worker_id"),
@@ -158,6 +164,9 @@ def claim(request: pb.ClaimAttemptsRequest, who: Asker, most_bytes: int = 2**62)
         capabilities=frozenset(name(label, "capabilities") for label in request.capabilities),
         slots=request.slots,
         room_bytes=min(request.max_bytes or most_bytes, most_bytes),
+        free=free,
+        total=amounts(total),
+        total_slots=request.total_slots,
     )
 
 
@@ -188,6 +197,7 @@ def lease(granted: GrantedLease) -> pb.Lease:
         project=held.project,
         traceparent=granted.traceparent,
         token_expires_at=timestamp(granted.signed.expires_at_ms),
+        resources=dict(held.contract.resources) if held.contract.resources else None,
     )
 
 

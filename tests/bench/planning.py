@@ -11,7 +11,8 @@ from typing import cast
 
 from services.scheduler.app.queue import Ready, ReadyIndex
 from services.scheduler.domain.lines import Candidate
-from services.scheduler.domain.planner import Poll, Standing, plan
+from services.scheduler.domain.planner import Standing, plan
+from services.scheduler.domain.polls import Poll
 from services.scheduler.domain.shares import Used
 from services.scheduler.domain.ticket import TicketRow
 

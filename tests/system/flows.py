@@ -2,6 +2,7 @@
 
 import asyncio
 import tempfile
+import time
 from datetime import timedelta
 from pathlib import Path
 
@@ -150,3 +151,22 @@ async def ship(ctx: Context, run: str) -> list[str]:
 
 
 shipping = workflow("shipping", steps=[ship])
+
+
+@step(resources={"gpu": 1})
+async def tune(run: Pages) -> list[float]:
+    """Takes a while with a GPU; when it began and ended."""
+    began = time.time()
+    await asyncio.sleep(0.5)
+    return [began, time.time()]
+
+
+@step(resources={"gpu": 2})
+async def train(tune: list[float]) -> list[float]:
+    """Takes all GPUs."""
+    began = time.time()
+    await asyncio.sleep(0.2)
+    return [*tune, began, time.time()]
+
+
+tuning = workflow("tuning", steps=[tune, train], input=Pages)

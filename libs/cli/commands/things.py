@@ -176,7 +176,11 @@ def list_workers(form: Form = FORM) -> None:
         from runway_sdk import Client
 
         async with Client() as client:
-            show_rows(rows_of(await client.workers()), ["worker_id", "fleet", "live_leases", "last_seen", "handlers"], form)
+            show_rows(
+                rows_of(await client.workers()),
+                ["worker_id", "fleet", "live_leases", "last_seen", "resources", "handlers"],
+                form,
+            )
 
     run_async(work)
 
@@ -186,10 +190,14 @@ def run_worker(
     workflows: list[str] = typer.Argument(help="MODULE:NAME of each workflow"),
     slots: int = typer.Option(16, min=1, max=1000, help="attempts at a time"),
     profile: Path | None = typer.Option(None, help="profile file of an installation"),
+    resource: list[str] = typer.Option(
+        [], help="NAME=AMOUNT that steps may take besides slots, for example gpu=2; again for more"
+    ),
 ) -> None:
     """Runs a worker here until Ctrl-C; the first drains, the second ends at once."""
     from runway_sdk import serve
 
     for name in workflows:
         _load(name)
-    serve.main([*workflows, "--slots", str(slots), *(["--profile", str(profile)] if profile else [])])
+    more = [*(["--profile", str(profile)] if profile else []), *(f"--resource={one}" for one in resource)]
+    serve.main([*workflows, "--slots", str(slots), *more])

@@ -40,6 +40,17 @@ def load_workflow(name: str) -> Workflow:
     return found
 
 
+def resources_of(said: Sequence[str]) -> dict[str, int]:
+    """What `--resource NAME=AMOUNT` says."""
+    found: dict[str, int] = {}
+    for one in said:
+        name, _, amount = one.partition("=")
+        if not name or not (amount.isascii() and amount.isdecimal()) or name in found:
+            raise SystemExit(f"--resource {one} is not understood; say NAME=AMOUNT once for each name, for example gpu=2")
+        found[name] = int(amount)
+    return found
+
+
 def recorder(path: Path) -> "Recorder":
     """Keeps leases in a private file, for drills that replay a dead attempt's token. Only where faults are armed."""
     if os.environ.get("RUNWAY_FAULTS_ARMED") != "development":
@@ -103,6 +114,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="python -m runway_sdk.serve", description=__doc__)
     parser.add_argument("workflows", nargs="+", metavar="MODULE:NAME")
     parser.add_argument("--slots", type=int, default=16, help="attempts at a time")
+    parser.add_argument(
+        "--resource",
+        action="append",
+        default=[],
+        metavar="NAME=AMOUNT",
+        help="what steps may take of this worker besides slots, for example gpu=2; again for more",
+    )
     parser.add_argument("--worker-id", default="", help="name of this process, for people")
     parser.add_argument("--profile", type=Path, help="profile file of an installation")
     parser.add_argument("--record-leases", type=Path, help=argparse.SUPPRESS)
@@ -115,6 +133,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             workflows,
             target=target,
             slots=given.slots,
+            resources=resources_of(given.resource),
             worker_id=given.worker_id,
             on_lease=recorder(given.record_leases) if given.record_leases else None,
         )

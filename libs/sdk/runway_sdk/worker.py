@@ -73,6 +73,7 @@ class Worker:
         target: Target | None = None,
         slots: int = 16,
         capabilities: Sequence[str] = (),
+        resources: Mapping[str, int] | None = None,
         worker_id: str = "",
         on_lease: Callable[[pb.Lease], None] | None = None,
     ) -> None:
@@ -80,11 +81,14 @@ class Worker:
         self._target = target or find_target()
         self._slots = slots
         self._capabilities = tuple(capabilities)
+        self._resources = dict(resources or {})
         self._handlers: dict[str, Step] = {}
         for found in workflows:
             self._handlers.update(found.handlers)
         self._live: dict[bytes, _Live] = {}
         self._freed = asyncio.Event()
+        self._regained = asyncio.Event()
+        """An attempt ended that took more than a slot: a claim that waits says too little of what is free."""
         self._draining = asyncio.Event()
         self._on_lease = on_lease
         self._away = False
@@ -132,7 +136,10 @@ class Worker:
                 handlers=list(self._handlers),
                 capabilities=self._capabilities,
                 wait=Duration(seconds=CLAIM_WAIT_S),
+                total_slots=self._slots,
             )
+            if self._resources:
+                self._say_what_is_free(request)
             leases = await self._claim_once(request, pause_s)
             if leases is None:
                 pause_s = min(pause_s * 2, 2.0)
@@ -144,13 +151,26 @@ class Worker:
             for lease in leases:
                 self._begin(lease)
 
+    def _say_what_is_free(self, request: pb.ClaimAttemptsRequest) -> None:
+        """What is not taken by attempts that run here: they hold it until they have ended and said so."""
+        free = dict(self._resources)
+        for live in self._live.values():
+            for name, amount in live.lease.resources.items():
+                free[name] = max(0, free.get(name, 0) - amount)
+        request.free.update(free)
+        request.resources.update(self._resources)
+        self._regained.clear()
+
     async def _claim_once(self, request: pb.ClaimAttemptsRequest, pause_s: float) -> Sequence[pb.Lease] | None:
         """The leases of one claim; None when nobody answered (the same claim is made again)."""
         assert self._connection is not None
         asking = asyncio.ensure_future(self._connection.call(self._stub.ClaimAttempts, request, timeout_s=CLAIM_WAIT_S + 10))
         draining = asyncio.ensure_future(self._draining.wait())
+        waits = {asking, draining}
+        if self._resources:
+            waits.add(asyncio.ensure_future(self._regained.wait()))
         try:
-            await asyncio.wait({asking, draining}, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
             answer = asking.result() if asking.done() else await self._last_answer(request)
             return list(answer.leases)
         except (Unauthenticated, InvalidRequest):
@@ -164,8 +184,8 @@ class Worker:
             await asyncio.wait({draining}, timeout=max(pause_s, refused.retry_after_ms / 1000))
             return None
         finally:
-            asking.cancel()
-            draining.cancel()
+            for waiting in waits:
+                waiting.cancel()
 
     async def _last_answer(self, request: pb.ClaimAttemptsRequest) -> pb.ClaimAttemptsResponse:
         """The same claim once more, without a wait: a lease being granted now would else be nobody's, and cost an attempt."""
@@ -189,8 +209,10 @@ class Worker:
         task.add_done_callback(lambda _: self._ended(lease.attempt_id))
 
     def _ended(self, attempt_id: bytes) -> None:
-        self._live.pop(attempt_id, None)
+        ended = self._live.pop(attempt_id, None)
         self._freed.set()
+        if ended is not None and ended.lease.resources:
+            self._regained.set()
 
     # -- running
 

@@ -70,6 +70,7 @@ class Step:
     models: Sequence[str]
     checkpoints: bool
     requires: Sequence[str]
+    resources: Mapping[str, int] = field(default_factory=dict)
     parameters: Sequence[Parameter] = field(default_factory=tuple)
     context_name: str = ""
     output: TypeAdapter[Any] = field(default_factory=lambda: TypeAdapter(Any))
@@ -111,6 +112,7 @@ def step(
     models: Sequence[str] = (),
     checkpoints: bool = False,
     requires: Sequence[str] = (),
+    resources: Mapping[str, int] | None = None,
 ) -> Callable[[Callable[..., Any]], Step]: ...
 
 
@@ -128,12 +130,14 @@ def step(
     models: Sequence[str] = (),
     checkpoints: bool = False,
     requires: Sequence[str] = (),
+    resources: Mapping[str, int] | None = None,
 ) -> Step | Callable[[Callable[..., Any]], Step]:
     """Makes a function a step.
 
     `key` defaults to the function's name. `needs` adds edges that no parameter names, or other conditions than success
     (`{"publish": "failure"}`). `tools` and `models` are what the step may call, `checkpoints` whether it commits
-    checkpoints or artifacts: anything not declared is denied.
+    checkpoints or artifacts: anything not declared is denied. `requires` are labels of a worker; `resources` what an attempt
+    takes of it while it runs, by name (`{"gpu": 1, "memory_mb": 2048}`).
     """
 
     def make(function: Callable[..., Any]) -> Step:
@@ -150,6 +154,7 @@ def step(
             models=tuple(models),
             checkpoints=checkpoints,
             requires=tuple(requires),
+            resources=dict(resources or {}),
         )
 
     return make(function) if function is not None else make
@@ -219,6 +224,7 @@ class Workflow:
             models=found.models,
             checkpoints=found.checkpoints,
             requires=found.requires,
+            resources=found.resources,
             description=(inspect.getdoc(found.function) or "")[:2000],
         )
         if found.timeout is not None:

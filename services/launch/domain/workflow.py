@@ -20,6 +20,7 @@ BUILD = re.compile(r"^[A-Za-z0-9][A-Za-z0-9._+-]{0,62}\Z")
 LABEL = re.compile(r"^[a-zA-Z0-9][a-zA-Z0-9._:/-]{0,99}\Z")
 FAILURE_CLASSES = frozenset({"transient", "validation", "budget", "attempt", "infrastructure", "deadline"})
 MAX_STEPS = 1000
+MOST_AMOUNT = 2**53
 MAX_TIMEOUT_MS = 30 * 24 * 3600 * 1000
 MIN_TTL_MS = 1000
 MAX_TTL_MS = 3600 * 1000
@@ -56,6 +57,8 @@ class StepSpec:
     requires: tuple[str, ...]
     input_schema: str = ""
     output_schema: str = ""
+    resources: tuple[tuple[str, int], ...] = ()
+    """What an attempt takes of its worker besides a slot, by name."""
 
     @property
     def points(self) -> int:
@@ -143,6 +146,14 @@ def _step(at: str, step: StepSpec, keys: set[str]) -> Iterator[Violation]:
         for number, label in enumerate(labels):
             if not LABEL.match(label):
                 yield f"{at}.{field}[{number}]", "must be 1 to 100 of letters, digits, '.', '_', ':', '/', '-'"
+    for name, amount in step.resources:
+        if not LABEL.match(name):
+            yield (
+                f"{at}.resources",
+                f"names {name!r}: must be 1 to 100 of letters, digits, '.', '_', ':', '/', '-'",
+            )
+        if not 1 <= amount <= MOST_AMOUNT:
+            yield f"{at}.resources[{name}]", f"must be between 1 and {MOST_AMOUNT}"
 
 
 def _retry(at: str, step: StepSpec) -> Iterator[Violation]:

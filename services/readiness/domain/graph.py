@@ -53,6 +53,7 @@ class Contract:
     checkpoints: bool
     requires: tuple[str, ...]
     points: int
+    resources: tuple[tuple[str, int], ...] = ()
 
 
 @value(frozen=True, slots=True)

@@ -24,10 +24,13 @@ from services.scheduler.domain.expiry import Hold
 from services.scheduler.domain.lease import Lease
 from services.scheduler.domain.lines import Candidate
 from services.scheduler.domain.rank import rank_ms
+from services.scheduler.domain.resources import Amounts, Capacity
 from services.scheduler.domain.ticket import End, Key, Successor, TicketRow, TicketState
 from services.scheduler.ports import GateState, Limits
 
 _REMEMBERED = 50_000
+CAPACITY_MS = 60_000
+"""A worker heard of since then counts as capacity."""
 LEASE_BYTES = 2_048
 """What a lease weighs in an answer without its input: its token and its names."""
 
@@ -77,6 +80,9 @@ class Heard:
     capabilities: frozenset[str]
     seen_ms: int
     fleet: bool = False
+    resources: Amounts = ()
+    """What it has in all besides slots."""
+    slots: int = 0
 
 
 @dataclass(slots=True)
@@ -128,7 +134,7 @@ class Book:
     def __post_init__(self) -> None:
         self.usage, self.paces = Usage(self.clock), Paces(self.clock)
         self.room = WaitingRoom(self.ready, self.usage)
-        self.usage.waiting = self.room.report
+        self.usage.waiting, self.usage.capacity_now = self.room.report, self.capacity
 
     def successors(self, digest: bytes, step_key: str) -> tuple[Successor, ...] | None:
         """What follows a step of this workflow version by its success alone; None where no ticket of it told."""
@@ -311,6 +317,7 @@ class Book:
             run_class=row.run_class,
             handler=row.contract.handler,
             requires=row.contract.requires,
+            resources=row.contract.resources,
             rank_ms=rank,
             size_bytes=row.input_bytes + LEASE_BYTES,
             last_worker=row.worker_id if row.end is End.YIELDED else "",
@@ -333,3 +340,10 @@ class Book:
             return
         heard.fleet = heard.fleet or (known is not None and known.fleet)  # one name for both: shown to fewer people
         self.workers[(heard.tenant, heard.worker_id)] = heard
+        if heard.resources and heard.fleet and (known is None or known.resources != heard.resources):
+            self.usage.declared()
+
+    def capacity(self) -> Capacity:
+        """What shared workers heard of lately have."""
+        since_ms = self.clock.now_ms() - CAPACITY_MS
+        return Capacity.of((w.slots, w.resources) for w in self.workers.values() if w.fleet and w.seen_ms >= since_ms)

@@ -27,7 +27,8 @@ from services.scheduler.app.queue import Ready
 from services.scheduler.domain.asker import Asker
 from services.scheduler.domain.lease import Lease
 from services.scheduler.domain.lines import TenantQueue, queued
-from services.scheduler.domain.planner import Grant, Poll, plan
+from services.scheduler.domain.planner import Grant, plan
+from services.scheduler.domain.polls import Poll
 from services.scheduler.domain.ticket import Key, Ticket, TicketRow
 from services.scheduler.ports import GrantAsk, Granted, Ports, Tx
 
@@ -49,7 +50,16 @@ class _Waiting:
     def poll(self) -> Poll:
         ask = self.ask
         return Poll(
-            self.number, ask.tenant, ask.who.project, ask.handlers, ask.capabilities, ask.slots, ask.room_bytes, ask.worker_id
+            self.number,
+            ask.tenant,
+            ask.who.project,
+            ask.handlers,
+            ask.capabilities,
+            ask.slots,
+            ask.room_bytes,
+            ask.worker_id,
+            ask.free,
+            ask.total,
         )
 
 
@@ -92,8 +102,7 @@ class ClaimDesk:
 
     async def claim(self, ask: ClaimAsk, wait_ms: int) -> list[GrantedLease]:
         """Leases for free slots, at once or within the wait; none when it passed."""
-        who, now_ms = ask.who, self.ports.clock.now_ms()
-        self.book.see_worker(Heard(who.owner, who.project, ask.worker_id, ask.handlers, ask.capabilities, now_ms, who.fleet))
+        self.book.see_worker(heard_of(ask, self.ports.clock.now_ms()))
         earlier = self._by_name.get(ask.name)
         if earlier is not None and earlier.busy:
             if wait_ms <= 0:
@@ -396,6 +405,13 @@ class ClaimDesk:
         for number, count in classes.items():
             GRANTS.labels(CLASS_NAMES.get(number, "automation")).inc(count)
         return answers
+
+
+def heard_of(ask: ClaimAsk, now_ms: int) -> Heard:
+    """What a claim says of its worker."""
+    who, slots = ask.who, max(ask.slots, ask.total_slots)
+    told = ask.handlers, ask.capabilities
+    return Heard(who.owner, who.project, ask.worker_id, *told, now_ms, who.fleet, ask.total, slots)
 
 
 def _scopes(tenant: str, project: str) -> tuple[tuple[str, str], tuple[str, str]]:

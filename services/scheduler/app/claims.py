@@ -13,6 +13,7 @@ from libs.kernel.epochs import StepFence
 from libs.kernel.values import value
 from services.scheduler.domain.asker import Asker
 from services.scheduler.domain.lease import Lease
+from services.scheduler.domain.resources import Amounts
 from services.scheduler.domain.ticket import Key
 from services.scheduler.ports import Signed
 
@@ -55,6 +56,11 @@ class ClaimAsk:
     capabilities: frozenset[str]
     slots: int
     room_bytes: int = 2**62
+    free: Amounts = ()
+    """What is free besides slots."""
+    total: Amounts = ()
+    """What the worker has in all, at least what is free."""
+    total_slots: int = 0
 
     @property
     def tenant(self) -> str:

@@ -155,13 +155,14 @@ class Explainer:
         known: dict[tuple[str, str], WorkerRow] = {(row.owner, row.worker_id): row for row in seen}
         for heard in self._book.workers.values():
             if heard.seen_ms >= since_ms and heard.handlers:
-                row = WorkerRow(heard.tenant, heard.worker_id, heard.project, heard.handlers, heard.capabilities, heard.fleet)
+                told = heard.handlers, heard.capabilities, heard.fleet, heard.resources
+                row = WorkerRow(heard.tenant, heard.worker_id, heard.project, *told)
                 known[(row.owner, row.worker_id)] = row
         return [self._carrier(row) for row in known.values()]
 
     def _carrier(self, row: WorkerRow) -> Carrier:
         hold: Hold | None = self._book.shelf.holds.of(HoldKind.WORKER, f"{row.owner}/{row.worker_id}")
-        return Carrier("" if row.fleet else row.owner, row.project, row.handlers, row.labels, hold)
+        return Carrier("" if row.fleet else row.owner, row.project, row.handlers, row.labels, hold, row.resources)
 
 
 def _barred(row: TicketRow, gate: GateState | None, stopped: Sequence[StoppedScope]) -> list[Blocker]:

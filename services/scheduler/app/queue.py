@@ -10,7 +10,7 @@ from uuid import UUID
 
 from libs.kernel.values import value
 from services.scheduler.domain.lines import Candidate, TenantQueue
-from services.scheduler.domain.planner import Poll, fits
+from services.scheduler.domain.polls import Poll, fits
 from services.scheduler.domain.ticket import Key, TicketRow
 
 T = TypeVar("T")
@@ -105,7 +105,7 @@ class ReadyIndex:
 
     def serves(self, polls: Collection[Poll]) -> bool:
         """Whether some ticket here fits some of these polls."""
-        kinds = {(poll.tenant, poll.project, poll.handlers, poll.labels): poll for poll in polls}.values()
+        kinds = {(poll.tenant, poll.project, poll.handlers, poll.labels, poll.total): poll for poll in polls}.values()
         queues = self.for_polls(kinds).values()
         return any(fits(poll, line) for queue in queues for line in queue.lines for poll in kinds)
 

@@ -11,9 +11,13 @@ from dataclasses import dataclass, field
 from libs.kernel.clock import Clock
 from services.scheduler.app.gauges import Gauges
 from services.scheduler.domain.lease import Lease
-from services.scheduler.domain.planner import Standing
+from services.scheduler.domain.planner import PATIENCE_MS, Standing
+from services.scheduler.domain.resources import UNKNOWN, Capacity
 from services.scheduler.domain.shares import Decided, Meter, Policy, Project, Report, Used
+from services.scheduler.domain.ticket import Key
 
+WEIGH_MS = 1_000
+"""How old the capacity may be by which leases weigh."""
 ROWS_MOST = 10_000
 """Tenants and projects of one report: those with the most."""
 
@@ -33,6 +37,13 @@ class Usage:
     waiting: Callable[[], Mapping[str, int]] = dict
     """Tickets that wait here, of tenants of which many do."""
     gauges: Gauges = field(init=False)
+    capacity_now: Callable[[], Capacity] = Capacity
+    """What shared workers have; asked at most once in `WEIGH_MS`."""
+    capacity: Capacity = UNKNOWN
+    heavy: dict[Key, Lease] = field(default_factory=dict)
+    """Leases on shared workers that take more than a slot, by step."""
+    _weigh_at_ms: int | None = None
+    """When leases are weighed again; None: nobody declared that he has anything."""
 
     def __post_init__(self) -> None:
         self.gauges = Gauges(self.clock)
@@ -52,7 +63,10 @@ class Usage:
         meter = self.meters.get(lease.tenant)
         if meter is None:
             meter = self.meters[lease.tenant] = Meter(at_ms=self.clock.monotonic_ms())
-        meter.move(by, self.clock.monotonic_ms(), self.decided.policy, entering=entering)
+        if lease.contract.resources and lease.shared:
+            self._move_heavy(meter, lease, by, entering)
+        else:
+            meter.move(by, self.clock.monotonic_ms(), self.decided.policy, entering=entering)
         project = (lease.tenant, lease.project)
         self.projects[project] = self.projects.get(project, 0) + by
         if not self.projects[project]:
@@ -60,14 +74,42 @@ class Usage:
         if lease.shared:
             self.shared[lease.run_class] = self.shared.get(lease.run_class, 0) + by
 
+    def _move_heavy(self, meter: Meter, lease: Lease, by: int, entering: int) -> None:
+        """A lease that takes more than a slot: it leaves with what it was counted as."""
+        if by > 0:
+            lease.extra = self.capacity.weight(lease.contract.resources) - 1
+            self.heavy[lease.key] = lease
+        else:
+            self.heavy.pop(lease.key, None)
+        now_ms = self.clock.monotonic_ms()
+        meter.move(by, now_ms, self.decided.policy, entering=entering * (1 + lease.extra), extra=by * lease.extra)
+
+    def declared(self) -> None:
+        """A shared worker said what it has: leases are weighed before the next cycle."""
+        self._weigh_at_ms = 0
+
+    def _weigh(self) -> None:
+        """What live leases weigh, by the capacity known now."""
+        now_ms = self.clock.monotonic_ms()
+        self._weigh_at_ms = now_ms + WEIGH_MS
+        capacity = self.capacity_now()
+        if capacity == self.capacity:
+            return
+        self.capacity = capacity
+        for lease in self.heavy.values():
+            extra = capacity.weight(lease.contract.resources) - 1
+            self.meters[lease.tenant].move(0, now_ms, self.decided.policy, extra=extra - lease.extra)
+            lease.extra = extra
+
     def used(self, tenant: str) -> Used:
         """By every leader, as far as it is known here."""
         meter, other = self.meters.get(tenant), self.elsewhere.get(tenant)
-        running, average = (other.running, other.average) if other else (0, 0.0)
+        running, average, extra = (other.running, other.average, other.extra) if other else (0, 0.0, 0.0)
         if meter is not None:
             running += meter.running
             average += meter.now(self.clock.monotonic_ms(), self.decided.policy.half_life_ms)
-        return Used(running, average)
+            extra += meter.extra
+        return Used(running, average, extra=extra)
 
     def waiting_elsewhere(self, tenant: str) -> int:
         """Tickets that wait at other leaders, where they are many."""
@@ -80,6 +122,8 @@ class Usage:
 
     def standing(self, tenants: Collection[str]) -> Standing:
         """What a cycle for these tenants is told."""
+        if self._weigh_at_ms is not None and self._weigh_at_ms <= self.clock.monotonic_ms():
+            self._weigh()
         bounded = self.decided.projects
         held = {name: self.of_project(name) for name in bounded}
         return Standing(
@@ -90,6 +134,8 @@ class Usage:
             project_leases=held,
             shared_leases=self.shared,
             allowance=self.gauges.allowance(),
+            capacity=self.capacity,
+            overdue_ms=self.clock.now_ms() - PATIENCE_MS,
         )
 
     def report(self) -> list[Report]:
@@ -98,7 +144,7 @@ class Usage:
         self.meters = {name: meter for name, meter in self.meters.items() if not meter.idle(now_ms, half_life_ms)}
         waiting = self.waiting()
         tenants = [
-            Report(name, "", m.running, m.now(now_ms, half_life_ms), waiting=waiting.get(name, 0))
+            Report(name, "", m.running, m.now(now_ms, half_life_ms), waiting=waiting.get(name, 0), extra=m.extra)
             for name, m in self.meters.items()
         ]
         tenants += [Report(name, "", 0, 0.0, waiting=many) for name, many in waiting.items() if name not in self.meters]
@@ -116,7 +162,10 @@ class Usage:
             else:
                 known = tenants.get(said.tenant) or Used()
                 tenants[said.tenant] = Used(
-                    known.running + said.running, known.average + said.average, known.waiting + said.waiting
+                    known.running + said.running,
+                    known.average + said.average,
+                    known.waiting + said.waiting,
+                    known.extra + said.extra,
                 )
         self.elsewhere, self.projects_elsewhere = tenants, projects
 

@@ -15,8 +15,10 @@ from libs.kernel.epochs import Mode
 from libs.kernel.values import value
 from services.scheduler.domain.holds import Hold
 from services.scheduler.domain.lines import Candidate, Line, TenantQueue, WaitingLine
-from services.scheduler.domain.planner import Played, Poll, Standing, fits, play
+from services.scheduler.domain.planner import Played, Standing, play
+from services.scheduler.domain.polls import Poll, fits
 from services.scheduler.domain.rank import INTERACTIVE, MIGRATION
+from services.scheduler.domain.resources import Amounts, covers, words
 from services.scheduler.domain.shares import NOTHING, Part, claim
 from services.scheduler.domain.ticket import Key
 
@@ -27,6 +29,7 @@ CURED_BY_TIME = frozenset(
         Block.TENANT_QUOTA,
         Block.PROJECT_QUOTA,
         Block.NO_FREE_SLOT,
+        Block.RESOURCES_IN_USE,
         Block.RESERVE,
         Block.MIGRATION_CAP,
         Block.ANSWER_FULL,
@@ -47,10 +50,12 @@ class Carrier:
     handlers: frozenset[str]
     labels: frozenset[str]
     hold: Hold | None = None
+    resources: Amounts = ()
+    """What it has in all besides slots."""
 
     def fits(self, line: Line) -> bool:
         """Whether it may run this line's tickets, by the planner's own rule."""
-        return fits(Poll(0, self.tenant, self.project, self.handlers, self.labels, 1), line)
+        return fits(Poll(0, self.tenant, self.project, self.handlers, self.labels, 1, total=self.resources), line)
 
 
 @value(frozen=True, slots=True)
@@ -72,6 +77,7 @@ class WorkerRow:
     handlers: frozenset[str]
     labels: frozenset[str]
     fleet: bool
+    resources: Amounts = ()
 
 
 @dataclass(slots=True)
@@ -112,7 +118,7 @@ class Snapshot:
 
     def _look(self, line: Line) -> _View:
         fitting = [carrier for carrier in self.carriers if carrier.hold is None and carrier.fits(line)]
-        kinds = list({(c.tenant, c.project, c.handlers, c.labels): c for c in fitting}.values())
+        kinds = list({(c.tenant, c.project, c.handlers, c.labels, c.resources): c for c in fitting}.values())
         own = _claim_of(line.tenant, self.standing), line.tenant
         rivals = [
             (_claim_of(name, self.standing), name)
@@ -183,12 +189,15 @@ def _workers(line: Line, carriers: Sequence[Carrier], fitting: Sequence[Carrier]
     labelled = [c for c in able if line.requires <= c.labels]
     if not labelled:
         return [_labels(line, able)]
-    stopped = [c.hold for c in labelled if c.hold is not None]
-    names = sorted({hold.name for c, hold in zip(labelled, stopped, strict=True) if c.tenant})
+    large = [c for c in labelled if covers(dict(c.resources), line.resources)]
+    if not large:
+        return [_too_small(line, labelled)]
+    stopped = [c.hold for c in large if c.hold is not None]
+    names = sorted({hold.name for c, hold in zip(large, stopped, strict=True) if c.tenant})
     what = ", ".join(names[:LABELS_SHOWN]) or "shared ones"
     text = f"every worker that could take it is held by an operator ({what}): {stopped[0].reason}"
     remedy = f"release one: `runway worker release {names[0] if names else 'NAME'}`, or start another"
-    return [blocker(Block.HOLD, text, remedy=remedy, since_ms=stopped[0].at_ms, kind="worker", workers=len(labelled))]
+    return [blocker(Block.HOLD, text, remedy=remedy, since_ms=stopped[0].at_ms, kind="worker", workers=len(large))]
 
 
 def _labels(line: Line, able: Sequence[Carrier]) -> Blocker:
@@ -206,6 +215,27 @@ def _labels(line: Line, able: Sequence[Carrier]) -> Blocker:
         required=",".join(sorted(line.requires)),
         missing=",".join(nowhere or lacking),
         workers_have=shown,
+    )
+
+
+def _too_small(line: Line, able: Sequence[Carrier]) -> Blocker:
+    """What no worker has in all, and what the one has that comes nearest."""
+    need = line.resources
+
+    def lacks(carrier: Carrier) -> Amounts:
+        has = dict(carrier.resources)
+        return tuple((name, amount - has.get(name, 0)) for name, amount in need if has.get(name, 0) < amount)
+
+    largest = min(able, key=lambda c: (sum(short / dict(need)[name] for name, short in lacks(c)), c.resources))
+    had = tuple((name, dict(largest.resources).get(name, 0)) for name, _ in need)
+    text = f"it takes {words(need)}, and of {_count(len(able), 'worker')} that could run it the largest has {words(had)}"
+    return blocker(
+        Block.NO_WORKER_HAS_RESOURCES,
+        text,
+        remedy=f"start a worker with {words(need)} or more, or let the step take less in a new version",
+        required=words(need),
+        missing=words(lacks(largest)),
+        largest=words(had),
     )
 
 
@@ -234,7 +264,8 @@ def _competition(ticket: Candidate, snapshot: Snapshot, played: Played, workers:
     """Nothing stops it but others: what the cycle left of what it could have had."""
     line, standing = ticket.line, snapshot.standing
     could = [poll for poll in snapshot.polls if fits(poll, line)]
-    free = [poll for poll in could if played.free[poll.number] > 0]
+    idle = [poll for poll in could if played.free[poll.number] > 0]
+    free = [poll for poll in idle if covers(played.amounts.get(poll.number, {}), line.resources)]
     found = []
     if played.tenant_left.get(line.tenant, 1) <= 0:
         part = standing.parts[line.tenant]
@@ -247,6 +278,15 @@ def _competition(ticket: Candidate, snapshot: Snapshot, played: Played, workers:
     if not could:
         text = f"{_count(workers, 'worker')} could take it, and none has a free slot"
         found.append(blocker(Block.NO_FREE_SLOT, text, workers=workers, free=0))
+    elif idle and not free:
+        left = max(
+            ({name: played.amounts.get(p.number, {}).get(name, 0) for name, _ in line.resources} for p in idle), key=_total
+        )
+        text = f"it takes {words(line.resources)}, and of {_count(len(idle), 'worker')} with a free slot none has that free"
+        text += ": it is in use, or kept for a ticket that has waited long"
+        most = words(tuple(left.items()))
+        needed = words(line.resources)
+        found.append(blocker(Block.RESOURCES_IN_USE, text, workers=len(idle), required=needed, most_free=most))
     elif not free:
         slots = sum(poll.slots for poll in could)
         text = f"of {_count(slots, 'free slot')} that it could take none is left: what goes before it takes them"
@@ -273,6 +313,10 @@ def _competition(ticket: Candidate, snapshot: Snapshot, played: Played, workers:
         text = f"its input ({ticket.size_bytes} bytes) has no room in the answer to a claim beside what goes before it"
         found.append(blocker(Block.ANSWER_FULL, text, size_bytes=ticket.size_bytes))
     return found
+
+
+def _total(left: Mapping[str, int]) -> int:
+    return sum(left.values())
 
 
 def _reached(code: Block, whose: str, most: int | None) -> Blocker:
@@ -319,7 +363,7 @@ def _meets(lines: Iterable[Line], kinds: Sequence[Carrier]) -> bool:
 
 def _claim_of(tenant: str, standing: Standing) -> float:
     part, used = standing.parts.get(tenant) or Part(), standing.used.get(tenant, NOTHING)
-    return claim(used.running, used.average, max(1, part.weight))
+    return claim(used.held, used.average, max(1, part.weight))
 
 
 def _count(number: int, what: str) -> str:

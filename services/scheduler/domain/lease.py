@@ -67,6 +67,8 @@ class Lease:
     stopping: bool = False
     fleet: str = ""
     """The fleet that has it, by its key's tenant; empty: a worker of the run's own tenant."""
+    extra: float = 0.0
+    """What it weighs in its tenant's share beyond a slot, as it was counted last."""
 
     @property
     def shared(self) -> bool:

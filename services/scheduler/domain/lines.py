@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from libs.kernel.values import value
 from services.scheduler.domain.rank import Place
+from services.scheduler.domain.resources import Amounts
 from services.scheduler.domain.ticket import Key
 
 COMPACT_AT = 64
@@ -27,6 +28,8 @@ class Line:
     requires: frozenset[str]
     calls: tuple[str, ...] = ()
     """Tools, and models as `model:NAME`, that it may call."""
+    resources: Amounts = ()
+    """What each takes of its worker besides a slot."""
 
 
 @value(frozen=True, slots=True)
@@ -46,6 +49,8 @@ class Candidate:
     """Who had the step before and gave it back; it may still hold what the step had made."""
     calls: tuple[str, ...] = ()
     """Tools, and models as `model:NAME`, that it may call."""
+    resources: Amounts = ()
+    """What it takes of its worker besides a slot."""
 
     @property
     def place(self) -> Place:
@@ -55,7 +60,7 @@ class Candidate:
     @property
     def line(self) -> Line:
         """Where it waits."""
-        return Line(self.tenant, self.project, self.run_class, self.handler, self.requires, self.calls)
+        return Line(self.tenant, self.project, self.run_class, self.handler, self.requires, self.calls, self.resources)
 
 
 class WaitingLine:

@@ -10,38 +10,31 @@ the one with the most free slots, so that work spreads.
 
 An answer is bounded in bytes as well: a poll takes no ticket beyond what is left of its room, but always a first one.
 
+A ticket that takes more of a worker than a slot (domain/resources.py) goes only where all of it is left; else others that take
+less pass it. One that has waited for `PATIENCE_MS` by its rank is passed no longer: at its tenant's turn what it takes is kept
+for it at the worker that comes nearest, of which nothing more is given away until it fits there. A lease weighs in its tenant's
+claim as many slots as what it takes is of all.
+
 A ticket that may call what is bounded outside is granted only while the bucket would have a call for it (domain/buckets.py).
 
 Can go wrong: tickets that nobody fits, or a quota of nothing. They stay.
 """
 
 import heapq
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from libs.kernel.values import value
 from services.scheduler.domain.buckets import EMPTY, Allowance
 from services.scheduler.domain.lines import Candidate, Head, Line, TenantQueue, WaitingLine
+from services.scheduler.domain.polls import NO_BOUND, Group, Poll, Slots, fits
 from services.scheduler.domain.rank import INTERACTIVE, MIGRATION
+from services.scheduler.domain.resources import UNKNOWN, Amounts, Capacity
 from services.scheduler.domain.shares import NOTHING, Part, Policy, Project, Used, claim
 from services.scheduler.domain.ticket import Key
 
-NO_BOUND = 2**62
-
-
-@value(frozen=True, slots=True)
-class Poll:
-    """A worker process that waits, with free slots. Without a tenant it is shared: it serves every one."""
-
-    number: int
-    tenant: str
-    project: str
-    handlers: frozenset[str]
-    labels: frozenset[str]
-    slots: int
-    room_bytes: int = NO_BOUND
-    """What its leases may weigh together; a first one may weigh more."""
-    worker_id: str = ""
+PATIENCE_MS = 60_000
+"""A ticket ranked so long ago is passed no longer by others that take less."""
 
 
 @value(frozen=True, slots=True)
@@ -65,16 +58,10 @@ class Standing:
     """Live leases on shared workers of this process, by class."""
     allowance: Allowance = EMPTY
     """Counts down as the cycle grants: of one cycle."""
-
-
-def fits(poll: Poll, line: Line) -> bool:
-    """Whether this worker may run this line's tickets."""
-    return (
-        poll.tenant in ("", line.tenant)
-        and (not poll.project or poll.project == line.project)
-        and line.handler in poll.handlers
-        and line.requires <= poll.labels
-    )
+    capacity: Capacity = UNKNOWN
+    """What shared workers have, for what leases weigh."""
+    overdue_ms: int = -NO_BOUND
+    """Tickets ranked before then are passed no longer."""
 
 
 def plan(polls: Sequence[Poll], queues: Mapping[str, TenantQueue], standing: Standing | None = None) -> list[Grant]:
@@ -89,6 +76,8 @@ class Played:
     grants: Sequence[Grant]
     free: Mapping[int, int]
     """Slots left, by poll."""
+    amounts: Mapping[int, Mapping[str, int]]
+    """What is left besides slots, by poll, where there is something: without what is kept for tickets that waited long."""
     without_room: Collection[Key]
     """Tickets passed over because no poll that had a slot for them had room."""
     others_left: int
@@ -100,8 +89,7 @@ class Played:
 
 def play(polls: Sequence[Poll], queues: Mapping[str, TenantQueue], standing: Standing) -> Played:
     """The plan that `plan` makes, with its end."""
-    cycle = _Cycle(polls, queues, standing)
-    return Played(cycle.run(), *cycle.left())
+    return _Cycle(polls, queues, standing).played()
 
 
 @dataclass(slots=True)
@@ -110,9 +98,13 @@ class _Waiting:
 
     line: Line
     tickets: WaitingLine
-    own: "_Group"
-    shared: "_Group"
+    own: "Group"
+    shared: "Group"
+    weight: float = 1.0
+    """What a lease on a shared worker weighs, in slots."""
     at: int = 0
+    kept: bool = False
+    """Whether something is kept for it."""
 
     def head(self) -> Candidate | None:
         """Its first ticket that is not granted."""
@@ -136,75 +128,12 @@ class _Tenant:
         return claim(self.running, self.average, self.weight)
 
 
-class _Slots:
-    """Free slots of all polls, as the cycle takes them."""
-
-    def __init__(self, polls: Sequence[Poll]) -> None:
-        self.polls = {poll.number: poll for poll in polls}
-        self.free = {poll.number: poll.slots for poll in polls}
-        self.room = {poll.number: poll.room_bytes for poll in polls}
-        self.left = sum(self.free.values())
-        self.of_worker: dict[str, list[int]] = {}
-        for poll in polls:
-            if poll.worker_id:
-                self.of_worker.setdefault(poll.worker_id, []).append(poll.number)
-
-    def holds(self, number: int, size_bytes: int) -> bool:
-        """Whether this poll has a slot and room."""
-        free = self.free[number]
-        return free > 0 and (size_bytes <= self.room[number] or free == self.polls[number].slots)
-
-    def take(self, number: int, size_bytes: int) -> None:
-        self.free[number] -= 1
-        self.left -= 1
-        self.room[number] -= size_bytes
-
-
-class _Group:
-    """Polls that a line's tickets fit, the freest first. Free slots only fall during a cycle: an entry that promises
-    more than is left is corrected when it comes up."""
-
-    def __init__(self, numbers: Iterable[int], slots: _Slots) -> None:
-        self._slots = slots
-        self._heap = [(-slots.free[number], number) for number in numbers]
-        heapq.heapify(self._heap)
-        self.members = frozenset(number for _, number in self._heap)
-
-    def free(self) -> bool:
-        """Whether some member has a slot."""
-        heap, free = self._heap, self._slots.free
-        while heap:
-            promised, number = heap[0]
-            left = free[number]
-            if left == -promised:
-                return True
-            if left:
-                heapq.heapreplace(heap, (-left, number))
-            else:
-                heapq.heappop(heap)
-        return False
-
-    def best(self, ticket: Candidate) -> int | None:
-        """The poll that should have it; None where none has a slot with room for it."""
-        if not self.free():
-            return None
-        slots, size = self._slots, ticket.size_bytes
-        for number in slots.of_worker.get(ticket.last_worker, ()) if ticket.last_worker else ():
-            if number in self.members and slots.holds(number, size):
-                return number
-        first = self._heap[0][1]
-        if slots.holds(first, size):
-            return first
-        able = [number for _, number in self._heap if slots.holds(number, size)]
-        return max(able, key=lambda number: (slots.free[number], -number)) if able else None
-
-
 class _Cycle:
     """One plan."""
 
     def __init__(self, polls: Sequence[Poll], queues: Mapping[str, TenantQueue], standing: Standing) -> None:
         self._standing = standing
-        self._slots = _Slots(polls)
+        self._slots = Slots(polls)
         self._grants: list[Grant] = []
         self._without_room: list[Key] = []
         self._by_handler: dict[tuple[str, str], list[Poll]] = {}
@@ -214,8 +143,8 @@ class _Cycle:
         self._have_own = {poll.tenant for poll in polls}
         self._allowance = self._standing.allowance
         self._bound = any(poll.project for poll in polls)  # else a group serves all projects
-        self._nobody = _Group((), self._slots)
-        self._groups: dict[tuple[str, str, str, frozenset[str]], _Group] = {}
+        self._nobody = Group((), self._slots)
+        self._groups: dict[tuple[str, str, str, frozenset[str], Amounts], Group] = {}
         self._tenants = [self._tenant(name, queue) for name, queue in sorted(queues.items())]
         self._project_left = {
             project: max(0, part.most_leases - standing.project_leases.get(project, 0))
@@ -233,27 +162,27 @@ class _Cycle:
         part = self._standing.parts.get(name) or Part()
         used = self._standing.used.get(name, NOTHING)
         left = NO_BOUND if part.most_leases is None else max(0, part.most_leases - used.running)
-        return _Tenant(name, used.running, used.average, max(1, part.weight), left, queue)
+        return _Tenant(name, used.held, used.average, max(1, part.weight), left, queue)
 
     def _look(self, tenant: _Tenant, tickets: WaitingLine) -> _Waiting:
         """A line as the cycle left it."""
         waiting = tenant.lines.get(id(tickets))
         if waiting is None:
             line = tickets.line
-            own = self._group(line.tenant, line.project, line.handler, line.requires)
-            shared = self._group("", line.project, line.handler, line.requires)
-            waiting = tenant.lines[id(tickets)] = _Waiting(line, tickets, own, shared)
+            own, shared = self._group(line.tenant, line), self._group("", line)
+            weight = self._standing.capacity.weight(line.resources) if line.resources else 1.0
+            waiting = tenant.lines[id(tickets)] = _Waiting(line, tickets, own, shared, weight)
         return waiting
 
-    def _group(self, tenant: str, project: str, handler: str, requires: frozenset[str]) -> _Group:
-        polls = self._by_handler.get((tenant, handler))
+    def _group(self, tenant: str, line: Line) -> Group:
+        polls = self._by_handler.get((tenant, line.handler))
         if not polls:
             return self._nobody
-        name = (tenant, project if self._bound else "", handler, requires)
+        name = (tenant, line.project if self._bound else "", line.handler, line.requires, line.resources)
         group = self._groups.get(name)
         if group is None:
-            able = [p.number for p in polls if requires <= p.labels and (not p.project or p.project == project)]
-            group = self._groups[name] = _Group(able, self._slots)
+            able = [poll.number for poll in polls if fits(poll, line)]
+            group = self._groups[name] = Group(able, self._slots, line.resources)
         return group
 
     def run(self) -> list[Grant]:
@@ -264,10 +193,12 @@ class _Cycle:
         self._round(MIGRATION, lambda _: self._others_left > 0)
         return self._grants
 
-    def left(self) -> tuple[Mapping[int, int], Collection[Key], int, int, Mapping[str, int], Mapping[Project, int]]:
-        """What is not taken, in the order of `Played`."""
+    def played(self) -> Played:
+        """The plan with its end."""
+        grants, slots = self.run(), self._slots
         tenants = {tenant.name: tenant.left for tenant in self._tenants}
-        return self._slots.free, self._without_room, self._others_left, self._migration_left, tenants, self._project_left
+        left = self._others_left, self._migration_left
+        return Played(grants, slots.free, slots.amounts, self._without_room, *left, tenants, self._project_left)
 
     def _may_share(self, run_class: int) -> bool:
         """Whether a class may take shared slots in the second round. Once it may not, it may not again."""
@@ -323,6 +254,8 @@ class _Cycle:
             shares = may_share(line.run_class)
             open_ = waiting.own.free() or (shares and waiting.shared.free())
             if ticket is None or not open_ or self._project_left.get(project, 1) <= 0 or self._dry(line):
+                if line.resources and ticket is not None and not open_:
+                    self._keep(waiting, ticket, shares)
                 heapq.heappop(heads)
                 continue
             chosen = waiting.own.best(ticket)
@@ -330,7 +263,7 @@ class _Cycle:
                 chosen = waiting.shared.best(ticket)
             waiting.at += 1  # granted, or too large for what room is left: the next may be smaller
             if chosen is not None:
-                self._grant(tenant, project, ticket, chosen)
+                self._grant(tenant, project, ticket, chosen, waiting.weight)
             else:
                 self._without_room.append(ticket.key)
             following = waiting.head()
@@ -341,22 +274,36 @@ class _Cycle:
             if chosen is not None:
                 return
 
+    def _keep(self, waiting: _Waiting, ticket: Candidate, shares: bool) -> None:
+        """What a ticket takes that waited long is kept for it, where some worker has it but not free."""
+        project = (waiting.line.tenant, waiting.line.project)
+        if waiting.kept or ticket.rank_ms >= self._standing.overdue_ms:
+            return
+        if self._project_left.get(project, 1) <= 0 or self._dry(waiting.line):
+            return
+        members = waiting.own.members or (waiting.shared.members if shares else ())
+        chosen = self._slots.nearest(members, ticket.resources)
+        if chosen is not None:
+            waiting.kept = True
+            self._slots.keep(chosen, ticket.resources)
+
     def _dry(self, line: Line) -> bool:
         """Whether its calls would find a bucket empty."""
         if not line.calls or not self._allowance:
             return False
         return self._allowance.dry(line.tenant, line.calls) is not None
 
-    def _grant(self, tenant: _Tenant, project: Project, ticket: Candidate, chosen: int) -> None:
-        self._slots.take(chosen, ticket.size_bytes)
+    def _grant(self, tenant: _Tenant, project: Project, ticket: Candidate, chosen: int, weight: float) -> None:
+        self._slots.take(chosen, ticket)
         self._grants.append(Grant(chosen, ticket.key))
         if ticket.calls and self._allowance:
             self._allowance.take(ticket.calls)
-        tenant.running += 1
+        shared = not self._slots.polls[chosen].tenant
+        tenant.running += weight if shared else 1
         tenant.left -= 1
         if project in self._project_left:
             self._project_left[project] -= 1
-        if self._slots.polls[chosen].tenant:
+        if not shared:
             return
         if ticket.run_class == INTERACTIVE:
             self._reserve_left -= 1

@@ -16,7 +16,8 @@ from uuid import UUID
 
 from libs.kernel.values import value
 from services.scheduler.domain.lines import Candidate, TenantQueue
-from services.scheduler.domain.planner import Poll, Standing, plan
+from services.scheduler.domain.planner import Standing, plan
+from services.scheduler.domain.polls import Poll
 from services.scheduler.domain.rank import rank_ms
 from services.scheduler.domain.shares import Meter, Part, Policy, Project, Used
 

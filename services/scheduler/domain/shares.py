@@ -1,7 +1,8 @@
 """Authoritative for what a fair share is: weights, quotas, usage with a half-life, and the value by which tenants are
 compared. Pure.
 
-A tenant's claim is `(running + average) / (2 × weight)`: slots held now, and slots held on average over the half-life, so
+A tenant's claim is `(running + average) / (2 × weight)`: slots held now (of a lease that takes a great part of something else,
+as many as that part is of all: domain/resources.py), and slots held on average over the half-life, so
 that who took much lately yields to who did not, and rounding evens out. A start adds `entry_penalty_ms` of a slot to the
 average: a flood of tiny steps, which no sample of running ones would show, pays too. Less goes first.
 
@@ -57,6 +58,13 @@ class Used:
     running: int = 0
     average: float = 0.0
     waiting: int = 0
+    extra: float = 0.0
+    """What its leases weigh beyond a slot each (domain/resources.py)."""
+
+    @property
+    def held(self) -> float:
+        """Slots that its leases weigh."""
+        return self.running + self.extra
 
 
 @value(frozen=True, slots=True)
@@ -73,6 +81,8 @@ class Report:
     """Rises with each of its reports."""
     waiting: int = 0
     """Tickets that wait there, where they are many."""
+    extra: float = 0.0
+    """What its leases weigh beyond a slot each."""
 
 
 @value(frozen=True, slots=True)
@@ -129,17 +139,22 @@ class Meter:
     running: int = 0
     average: float = 0.0
     at_ms: int = 0
+    extra: float = 0.0
+    """What its leases weigh beyond a slot each."""
 
     def now(self, now_ms: int, half_life_ms: int) -> float:
         """The average as of now."""
         passed_ms = max(0, now_ms - self.at_ms)
-        return self.running + (self.average - self.running) * math.exp2(-passed_ms / half_life_ms)
+        held = self.running + self.extra
+        return held + (self.average - held) * math.exp2(-passed_ms / half_life_ms)
 
-    def move(self, by: int, now_ms: int, policy: Policy, *, entering: int = 0) -> None:
-        """So many leases more, or fewer; those that enter pay for it."""
+    def move(self, by: int, now_ms: int, policy: Policy, *, entering: float = 0, extra: float = 0.0) -> None:
+        """So many leases more, or fewer, which weigh so much beyond a slot each; those that enter pay for it."""
         self.average = self.now(now_ms, policy.half_life_ms)
         self.at_ms = max(self.at_ms, now_ms)
         self.running += by
+        if extra or self.extra:
+            self.extra = max(0.0, self.extra + extra) if self.running else 0.0  # sums of fractions must not drift
         if entering:
             self.average += entering * policy.entry_penalty_ms * math.log(2) / policy.half_life_ms
 

@@ -10,6 +10,7 @@ from uuid import UUID
 from libs.kernel.epochs import StepFence
 from libs.kernel.ids import NIL, shard_of
 from libs.kernel.values import value
+from services.scheduler.domain.resources import Amounts
 
 POINT_GATEWAY = 1
 POINT_CHECKPOINT = 2
@@ -68,6 +69,8 @@ class Contract:
     models: tuple[str, ...]
     requires: frozenset[str]
     points: int
+    resources: Amounts = ()
+    """What an attempt takes of its worker besides a slot."""
 
     @property
     def calls(self) -> tuple[str, ...]:

@@ -12,6 +12,7 @@ import asyncpg
 from libs.kernel.epochs import Mode
 from libs.pg import Database, Queries
 from services.scheduler.domain.explain import StoppedScope, WorkerRow
+from services.scheduler.domain.resources import parse
 from services.scheduler.domain.ticket import Key, Recorded, TicketRow, TicketState
 from services.scheduler.ports import GateState
 from services.scheduler.store import rows
@@ -66,7 +67,7 @@ class ExplainStore:
 def _worker(row: asyncpg.Record) -> WorkerRow:
     names = frozenset(row["handlers"].split("\n")) - {""}
     labels = frozenset(row["capabilities"].split("\n")) - {""}
-    return WorkerRow(row["tenant"], row["worker_id"], row["project"], names, labels, row["fleet"])
+    return WorkerRow(row["tenant"], row["worker_id"], row["project"], names, labels, row["fleet"], parse(row["resources"]))
 
 
 def _recorded(row: asyncpg.Record, attempts: Sequence[asyncpg.Record]) -> list[Recorded]:

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 import asyncpg
 
 from libs.kernel.epochs import Mode, StepFence
+from services.scheduler.domain.resources import parse
 from services.scheduler.domain.ticket import Contract, End, Failure, Ticket, TicketRow, TicketState
 from services.scheduler.ports import GateState
 
@@ -51,6 +52,7 @@ def ticket(row: Row) -> TicketRow:
             models=lines(row["models"]),
             requires=frozenset(lines(row["requires"])),
             points=row["points"],
+            resources=parse(row["resources"]),
         ),
         workflow_digest=row["workflow_digest"],
         attempt_number=row["attempt_number"],

@@ -68,8 +68,8 @@ class SchedulerStore(SchedulerDatabase):
         """Keys of processes that are gone."""
         await self._db.fetch(_Q.forget_keys, before_ms)
 
-    async def put_workers(self, workers: Sequence[tuple[str, str, str, str, str, int, bool]]) -> None:
-        """Workers seen lately: tenant, worker, project, handlers, capabilities, when, whether of a fleet."""
+    async def put_workers(self, workers: Sequence[tuple[str, str, str, str, str, int, bool, str]]) -> None:
+        """Workers seen lately: tenant, worker, project, handlers, capabilities, when, whether of a fleet, resources."""
         if workers:
             await self._db.fetch(_Q.put_workers, *(list(column) for column in zip(*workers, strict=True)))
 

@@ -93,7 +93,7 @@ class ShareStore:
                 [[r.tenant for r in mine], [r.project for r in mine]],
                 [[r.running for r in mine], [r.average for r in mine]],
             )
-            await self._db.fetch(_Q.put_use, holder, *names, *numbers, beat, [r.waiting for r in mine])
+            await self._db.fetch(_Q.put_use, holder, *names, *numbers, beat, [r.waiting for r in mine], [r.extra for r in mine])
         return [_report(row) for row in await self._db.fetch(_Q.read_use, holder)]
 
     async def inherit(self, silent: Mapping[str, int]) -> list[Report]:
@@ -127,4 +127,5 @@ def _part(row: asyncpg.Record) -> Part:
 
 
 def _report(row: asyncpg.Record) -> Report:
-    return Report(row["tenant"], row["project"], row["running"], row["average"], row["holder"], row["beat"], row["waiting"])
+    said = row["holder"], row["beat"], row["waiting"], row["extra"]
+    return Report(row["tenant"], row["project"], row["running"], row["average"], *said)

@@ -18,6 +18,7 @@ from libs.outbox import Outgoing, Relay, append
 from libs.pg import Database, Queries, Tx
 from libs.pg.errors import RETRYABLE
 from services.scheduler.domain.ending import Ending
+from services.scheduler.domain.resources import text_of
 from services.scheduler.domain.ticket import End, Key, Ticket, TicketRow
 from services.scheduler.ports import (
     Acknowledgement,
@@ -74,6 +75,7 @@ def _ticket_columns(tickets: Sequence[Ticket]) -> tuple[list[Any], ...]:
         [t.workflow_digest for t in tickets],
         [t.attempt_number for t in tickets],
         [t.traceparent for t in tickets],
+        [text_of(c.resources) for c in contracts],
     )
 
 

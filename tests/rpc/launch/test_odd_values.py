@@ -76,6 +76,13 @@ SPECS = {
     "newline key": step_of(key="a\n"),
     "newline build": spec(build="1\n"),
     "newline tool": step_of(tools=["x\n"]),
+    "no amount": step_of(resources={"gpu": 0}),
+    "negative amount": step_of(resources={"gpu": -1}),
+    "huge amount": step_of(resources={"gpu": 2**62}),
+    "newline resource": step_of(resources={"gpu\n": 1}),
+    "empty resource": step_of(resources={"": 1}),
+    "largest amounts": step_of(resources={str(n): 2**53 for n in range(16)}),
+    "many resources": step_of(resources={str(n): 1 for n in range(17)}),
     "nul description": spec(description="\0"),
     "nan multiplier": step_of(retry=workflow_pb2.RetryPolicy(multiplier=float("nan"))),
     "inf multiplier": step_of(retry=workflow_pb2.RetryPolicy(multiplier=float("inf"))),
@@ -125,7 +132,7 @@ async def test_an_odd_spec_is_refused_with_its_field_or_serves(client: Client, n
     await client.launch("simple", {"x": 1})
 
 
-TAKEN = {"odd nanos", "odd ref", "anchor ref", "loop ref", "id", "surrogate"}
+TAKEN = {"largest amounts", "odd nanos", "odd ref", "anchor ref", "loop ref", "id", "surrogate"}
 
 LAUNCHES = {
     "nul request id": launch(request_id="\0"),

@@ -1,7 +1,7 @@
 """Schedulers as real hosts over real gRPC, PostgreSQL and etcd; the services around them answer from memory."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from typing import Any
@@ -330,6 +330,7 @@ def ready_event(
     given: str = "in",
     tools: Sequence[str] = (),
     models: Sequence[str] = (),
+    resources: Mapping[str, int] | None = None,
 ) -> bytes:
     fact = events_pb2.StepReady(
         run_id=run_id.bytes,
@@ -348,6 +349,7 @@ def ready_event(
             points=points,
             tools=tools,
             models=models,
+            resources=resources,
         ),
         input=value({"run": given, "steps": {}}).SerializeToString(),
         attempt_number=sequence,
@@ -383,6 +385,8 @@ async def claim(
     handlers: Sequence[str] = (HANDLER,),
     capabilities: Sequence[str] = (),
     max_bytes: int = 0,
+    free: Mapping[str, int] | None = None,
+    total: Mapping[str, int] | None = None,
 ) -> list[pb.Lease]:
     wait = Duration(seconds=wait_ms // 1000, nanos=wait_ms % 1000 * 1_000_000)
     request = pb.ClaimAttemptsRequest(
@@ -393,6 +397,8 @@ async def claim(
         capabilities=capabilities,
         wait=wait,
         max_bytes=max_bytes,
+        free=free,
+        resources=total,
     )
     return list((await stub.ClaimAttempts(request, metadata=bearer(key), timeout=40)).leases)
 

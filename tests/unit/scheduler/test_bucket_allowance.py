@@ -13,7 +13,8 @@ from services.scheduler.app.gauges import Gauges
 from services.scheduler.domain.buckets import EMPTY, Allowance, View
 from services.scheduler.domain.explain import Carrier, Snapshot, explain
 from services.scheduler.domain.lines import Candidate, queued
-from services.scheduler.domain.planner import Poll, Standing, plan
+from services.scheduler.domain.planner import Standing, plan
+from services.scheduler.domain.polls import Poll
 from services.scheduler.domain.shares import Policy
 
 

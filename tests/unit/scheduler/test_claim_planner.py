@@ -1,6 +1,7 @@
 """The claim planner: what it promises for any polls, tickets and standing."""
 
 import random
+from collections import Counter
 from collections.abc import Mapping
 from uuid import UUID
 
@@ -9,10 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from services.scheduler.domain.lines import Candidate, queued
-from services.scheduler.domain.planner import Grant, Poll, Standing, fits, plan
+from services.scheduler.domain.planner import Grant, Standing, plan
+from services.scheduler.domain.polls import Poll, fits
 from services.scheduler.domain.rank import AUTOMATION, INTERACTIVE, MIGRATION
+from services.scheduler.domain.resources import UNKNOWN, Capacity, amounts, covers
 from services.scheduler.domain.shares import Part, Policy, Used
 
+NEEDS = [(), (), (), (("gpu", 1),), (("gpu", 2), ("memory_mb", 3))]
 TENANTS, HANDLERS, LABELS = ["a", "b"], ["f", "g"], ["gpu", "big"]
 NO_RESERVE = Policy(reserve_permille=0, migration_permille=1000)
 
@@ -40,7 +44,7 @@ def poll(number: int, slots: int = 1, **more: object) -> Poll:
         "labels": frozenset[str](),
         "slots": slots,
     }
-    return Poll(**(values | more))  # type: ignore[arg-type]
+    return Poll(**{name: one for name, one in (values | more).items() if name != "has"})  # type: ignore[arg-type]
 
 
 def planned(polls: list[Poll], tickets: list[Candidate], standing: Standing | None = None) -> list[Grant]:
@@ -68,10 +72,17 @@ tickets_ = st.lists(
             "handler": st.sampled_from(HANDLERS),
             "requires": st.frozensets(st.sampled_from(LABELS)),
             "last_worker": st.sampled_from(["", "w1", "w2"]),
+            "resources": st.sampled_from(NEEDS),
         }
     ),
     max_size=20,
 ).map(lambda found: [ticket(number, **values) for number, values in enumerate(found)])
+has_ = st.tuples(st.integers(0, 3), st.integers(0, 5), st.integers(0, 3), st.integers(0, 5)).map(
+    lambda of: {
+        "total": amounts({"gpu": of[0], "memory_mb": of[1]}),
+        "free": amounts({"gpu": min(of[0], of[2]), "memory_mb": min(of[1], of[3])}),
+    }
+)
 polls_ = st.lists(
     st.fixed_dictionaries(
         {
@@ -80,10 +91,11 @@ polls_ = st.lists(
             "handlers": st.frozensets(st.sampled_from(HANDLERS), min_size=1),
             "labels": st.frozensets(st.sampled_from(LABELS)),
             "slots": st.integers(1, 3),
+            "has": has_,
         }
     ),
     max_size=6,
-).map(lambda found: [poll(number, worker_id=f"w{number}", **values) for number, values in enumerate(found)])
+).map(lambda found: [poll(n, worker_id=f"w{n}", **(one | one["has"])) for n, one in enumerate(found)])  # type: ignore[arg-type]
 parts_ = st.builds(Part, st.integers(1, 8), st.one_of(st.none(), st.integers(0, 4)))
 standings_ = st.builds(
     Standing,
@@ -93,6 +105,8 @@ standings_ = st.builds(
     used=st.dictionaries(st.sampled_from(TENANTS), st.builds(Used, st.integers(0, 5), st.floats(0, 5))),
     project_leases=st.dictionaries(st.tuples(st.sampled_from(TENANTS), st.sampled_from(["p", "q"])), st.integers(0, 3)),
     shared_leases=st.dictionaries(st.integers(1, 4), st.integers(0, 5)),
+    capacity=st.sampled_from([UNKNOWN, Capacity(8, {"gpu": 2}), Capacity(8, {"gpu": 4, "memory_mb": 6})]),
+    overdue_ms=st.sampled_from([-(2**62), -1, 2]),
 )
 
 
@@ -107,6 +121,11 @@ def test_a_plan_is_lawful(polls: list[Poll], tickets: list[Candidate], standing:
         assert fits(by_number[grant.poll], by_key[grant.key].line)
         used[grant.poll] += 1
     assert all(used[number] <= p.slots for number, p in by_number.items())
+    for number, p in by_number.items():
+        given_away: Counter[str] = Counter()
+        for grant in grants:
+            given_away.update(dict(by_key[grant.key].resources) if grant.poll == number else {})
+        assert covers(dict(p.free), amounts(given_away)), "nothing is given away twice"
     for tenant, part in standing.parts.items():
         if part.most_leases is not None:
             more = sum(by_key[grant.key].tenant == tenant for grant in grants)
@@ -132,8 +151,13 @@ def test_nothing_that_fits_is_left_where_no_rule_keeps_it(polls: list[Poll], tic
     grants = planned(polls, tickets, Standing(policy=NO_RESERVE))
     taken = {grant.key for grant in grants}
     used = {p.number: sum(grant.poll == p.number for grant in grants) for p in polls}
+    left = {p.number: Counter(dict(p.free)) for p in polls}
+    by_key = {t.key: t for t in tickets}
+    for grant in grants:
+        left[grant.poll].subtract(dict(by_key[grant.key].resources))
     free = [p for p in polls if used[p.number] < p.slots]
-    assert not any(fits(p, t.line) for p in free for t in tickets if t.key not in taken)
+    waiting = [t for t in tickets if t.key not in taken]
+    assert not any(fits(p, t.line) and covers(left[p.number], t.resources) for p in free for t in waiting)
 
 
 @given(polls_, tickets_, standings_, st.randoms(use_true_random=False))

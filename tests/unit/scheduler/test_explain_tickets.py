@@ -16,7 +16,8 @@ from services.scheduler.domain.buckets import Allowance, View
 from services.scheduler.domain.explain import CURED_BY_TIME, Carrier, Explained, Pace, Snapshot, estimate, explain
 from services.scheduler.domain.holds import Hold, HoldKind, HoldMode
 from services.scheduler.domain.lines import Candidate, queued
-from services.scheduler.domain.planner import Poll, Standing, plan
+from services.scheduler.domain.planner import Standing, plan
+from services.scheduler.domain.polls import Poll
 from services.scheduler.domain.rank import AUTOMATION, INTERACTIVE, MIGRATION
 from services.scheduler.domain.shares import Part, Policy, Used
 from tests.unit.scheduler.test_claim_planner import poll, polls_, standings_, ticket, tickets_
@@ -25,7 +26,7 @@ HELD = Hold(7, HoldKind.QUEUE, "a", HoldMode.HOLD, "a bad build", "ann", 1)
 
 
 def carrier_of(found: Poll, hold: Hold | None = None) -> Carrier:
-    return Carrier(found.tenant, found.project, found.handlers, found.labels, hold)
+    return Carrier(found.tenant, found.project, found.handlers, found.labels, hold, found.total)
 
 
 def snapshot(polls: Sequence[Poll], tickets: Sequence[Candidate], standing: Standing, busy: Sequence[Carrier] = ()) -> Snapshot:
@@ -44,6 +45,7 @@ busy_ = st.lists(
         st.frozensets(st.sampled_from(["f", "g"]), min_size=1),
         st.frozensets(st.sampled_from(["gpu", "big"])),
         st.sampled_from([None, HELD]),
+        st.sampled_from([(), (("gpu", 1),), (("gpu", 2), ("memory_mb", 3))]),
     ),
     max_size=4,
 )
@@ -111,9 +113,11 @@ def cured(shot: Snapshot, one: Candidate, found: Explained) -> Snapshot:
             case Block.ANSWER_FULL:
                 polls = [replace(p, room_bytes=2**62) for p in polls]
             case _:  # workers: what every other remedy comes to
-                labels = frozenset(blocker.detail.get("required", "").split(",")) - {""} | one.requires
                 handlers = frozenset({one.handler})
-                polls.append(poll(len(polls) + 100, 100, tenant="", handlers=handlers, labels=labels))
+                has = (("gpu", 200), ("memory_mb", 300))
+                polls.append(
+                    poll(len(polls) + 100, 100, tenant="", handlers=handlers, labels=one.requires, free=has, total=has)
+                )
                 carriers.append(carrier_of(polls[-1]))
     return Snapshot(polls, shot.queues, standing, carriers)
 

@@ -10,7 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from services.scheduler.domain.lines import Candidate, TenantQueue
-from services.scheduler.domain.planner import Poll, Standing, plan
+from services.scheduler.domain.planner import Standing, plan
+from services.scheduler.domain.polls import Poll
 from services.scheduler.domain.rank import AUTOMATION, INTERACTIVE, MIGRATION, rank_ms
 from services.scheduler.domain.shares import Meter, Part, Policy, Used, claim, jain, share_error
 

@@ -12,7 +12,7 @@ from services.scheduler.app.queue import Ready, ReadyIndex
 from services.scheduler.app.usage import Usage
 from services.scheduler.domain.lease import Lease
 from services.scheduler.domain.lines import Candidate
-from services.scheduler.domain.planner import Poll
+from services.scheduler.domain.polls import Poll
 from services.scheduler.domain.ticket import Contract, TicketRow
 
 

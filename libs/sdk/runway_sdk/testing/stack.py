@@ -252,7 +252,9 @@ class Stack:
         await self._until(lambda: self._pids.get(service) != gone, timeout_s, f"back: {service}")
         return self._pids[service]
 
-    async def start_worker(self, workflow: str, *, worker_id: str, slots: int = 4) -> WorkerProcess:
+    async def start_worker(
+        self, workflow: str, *, worker_id: str, slots: int = 4, resources: Mapping[str, int] | None = None
+    ) -> WorkerProcess:
         """A worker process for `module:name`; ended with the stack."""
         leases = self.folder / f"leases-{worker_id}"
         leases.touch(mode=0o600)
@@ -267,6 +269,7 @@ class Stack:
                 worker_id,
                 "--slots",
                 str(slots),
+                *(f"--resource={name}={amount}" for name, amount in (resources or {}).items()),
                 "--profile",
                 str(self.folder / "data" / "profile.json"),
                 *(("--record-leases", str(leases)) if self._drills else ()),
@@ -284,9 +287,11 @@ class Stack:
         return worker
 
     @asynccontextmanager
-    async def worker(self, workflow: str, *, worker_id: str = "worker", slots: int = 4) -> AsyncIterator[WorkerProcess]:
+    async def worker(
+        self, workflow: str, *, worker_id: str = "worker", slots: int = 4, resources: Mapping[str, int] | None = None
+    ) -> AsyncIterator[WorkerProcess]:
         """A worker process while the block lasts."""
-        started = await self.start_worker(workflow, worker_id=worker_id, slots=slots)
+        started = await self.start_worker(workflow, worker_id=worker_id, slots=slots, resources=resources)
         try:
             yield started
         finally:

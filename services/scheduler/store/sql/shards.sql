@@ -48,12 +48,13 @@ SELECT key_id, public_key FROM signing_key WHERE key_id = ANY ($1::bytea[]);
 
 -- name: put_workers
 -- Workers seen lately.
-INSERT INTO worker AS w (tenant, worker_id, project, handlers, capabilities, seen_ms, fleet)
-SELECT * FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::text[], $6::bigint[], $7::boolean[])
-           AS a(tenant, worker_id, project, handlers, capabilities, seen_ms, fleet) ORDER BY 1, 2
+INSERT INTO worker AS w (tenant, worker_id, project, handlers, capabilities, seen_ms, fleet, resources)
+SELECT * FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::text[], $6::bigint[], $7::boolean[], $8::text[])
+           AS a(tenant, worker_id, project, handlers, capabilities, seen_ms, fleet, resources) ORDER BY 1, 2
 ON CONFLICT (tenant, worker_id) DO UPDATE
    SET handlers = CASE WHEN excluded.handlers <> '' THEN excluded.handlers ELSE w.handlers END,
        capabilities = CASE WHEN excluded.handlers <> '' THEN excluded.capabilities ELSE w.capabilities END,
+       resources = CASE WHEN excluded.handlers <> '' THEN excluded.resources ELSE w.resources END,
        seen_ms = greatest(w.seen_ms, excluded.seen_ms),
        fleet = w.fleet OR excluded.fleet;
 
@@ -64,7 +65,7 @@ DELETE FROM worker WHERE seen_ms < $1;
 -- name: read_workers
 -- Workers of a tenant (and project, where one is given), by name, with their live leases. Those of its fleet carry handlers of other
 -- tenants: they come only where $5 says so.
-SELECT w.worker_id, w.handlers, w.capabilities, w.seen_ms, w.fleet,
+SELECT w.worker_id, w.handlers, w.capabilities, w.seen_ms, w.fleet, w.resources,
        (SELECT count(*) FROM ticket AS t
          WHERE t.open AND t.state = 2 AND t.worker_id = w.worker_id
            AND CASE WHEN t.fleet = '' THEN t.tenant ELSE t.fleet END = w.tenant) AS live

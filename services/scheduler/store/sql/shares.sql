@@ -42,20 +42,21 @@ SELECT version, tenant, project, at_ms, actor, reason, former, became FROM share
 
 -- name: put_use
 -- What this process sees, all of it: what is not named any more goes.
-WITH said AS (SELECT * FROM unnest($2::text[], $3::text[], $4::integer[], $5::double precision[], $7::integer[])
-                  AS u(tenant, project, running, average, waiting)),
+WITH said AS (SELECT * FROM unnest($2::text[], $3::text[], $4::integer[], $5::double precision[], $7::integer[],
+                                       $8::double precision[])
+                  AS u(tenant, project, running, average, waiting, extra)),
 gone AS (DELETE FROM share_use AS o WHERE o.holder = $1 AND NOT EXISTS (
     SELECT 1 FROM said WHERE said.tenant = o.tenant AND said.project = o.project))
-INSERT INTO share_use (holder, tenant, project, running, average, beat, waiting)
-SELECT $1, tenant, project, running, average, $6, waiting FROM said ORDER BY tenant, project
+INSERT INTO share_use (holder, tenant, project, running, average, beat, waiting, extra)
+SELECT $1, tenant, project, running, average, $6, waiting, extra FROM said ORDER BY tenant, project
 ON CONFLICT (holder, tenant, project) DO UPDATE SET running = excluded.running, average = excluded.average, beat = excluded.beat,
-       waiting = excluded.waiting;
+       waiting = excluded.waiting, extra = excluded.extra;
 
 -- name: read_use
 -- What the other processes said last.
-SELECT holder, tenant, project, running, average, beat, waiting FROM share_use WHERE holder <> $1;
+SELECT holder, tenant, project, running, average, beat, waiting, extra FROM share_use WHERE holder <> $1;
 
 -- name: inherit_use
 -- What processes said that are silent since this beat: whoever deletes it takes it over.
 DELETE FROM share_use AS o USING unnest($1::text[], $2::bigint[]) AS s(holder, beat) WHERE o.holder = s.holder AND o.beat = s.beat
-RETURNING o.holder, o.tenant, o.project, o.running, o.average, o.beat, 0 AS waiting;
+RETURNING o.holder, o.tenant, o.project, o.running, o.average, o.beat, 0 AS waiting, 0::double precision AS extra;

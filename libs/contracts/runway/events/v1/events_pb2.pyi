@@ -311,6 +311,23 @@ class StepContract(google.protobuf.message.Message):
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
+    @typing.final
+    class ResourcesEntry(google.protobuf.message.Message):
+        DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: builtins.int
+        VALUE_FIELD_NUMBER: builtins.int
+        key: builtins.str
+        value: builtins.int
+        def __init__(
+            self,
+            *,
+            key: builtins.str = ...,
+            value: builtins.int = ...,
+        ) -> None: ...
+        _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["key", b"key", "value", b"value"]
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+
     HANDLER_FIELD_NUMBER: builtins.int
     TIMEOUT_MS_FIELD_NUMBER: builtins.int
     LEASE_TTL_MS_FIELD_NUMBER: builtins.int
@@ -319,6 +336,7 @@ class StepContract(google.protobuf.message.Message):
     CHECKPOINTS_FIELD_NUMBER: builtins.int
     REQUIRES_FIELD_NUMBER: builtins.int
     POINTS_FIELD_NUMBER: builtins.int
+    RESOURCES_FIELD_NUMBER: builtins.int
     handler: builtins.str
     """handler@build: the code that implements the step."""
     timeout_ms: builtins.int
@@ -341,6 +359,10 @@ class StepContract(google.protobuf.message.Message):
     def requires(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
         """Labels that a worker must have."""
 
+    @property
+    def resources(self) -> google.protobuf.internal.containers.ScalarMap[builtins.str, builtins.int]:
+        """What an attempt takes of its worker while it runs, by name."""
+
     def __init__(
         self,
         *,
@@ -352,8 +374,9 @@ class StepContract(google.protobuf.message.Message):
         checkpoints: builtins.bool = ...,
         requires: collections.abc.Iterable[builtins.str] | None = ...,
         points: builtins.int = ...,
+        resources: collections.abc.Mapping[builtins.str, builtins.int] | None = ...,
     ) -> None: ...
-    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["checkpoints", b"checkpoints", "handler", b"handler", "lease_ttl_ms", b"lease_ttl_ms", "models", b"models", "points", b"points", "requires", b"requires", "timeout_ms", b"timeout_ms", "tools", b"tools"]
+    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["checkpoints", b"checkpoints", "handler", b"handler", "lease_ttl_ms", b"lease_ttl_ms", "models", b"models", "points", b"points", "requires", b"requires", "resources", b"resources", "timeout_ms", b"timeout_ms", "tools", b"tools"]
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
 
 Global___StepContract: typing_extensions.TypeAlias = StepContract

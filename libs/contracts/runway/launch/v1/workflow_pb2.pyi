@@ -146,6 +146,23 @@ class StepSpec(google.protobuf.message.Message):
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
+    @typing.final
+    class ResourcesEntry(google.protobuf.message.Message):
+        DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: builtins.int
+        VALUE_FIELD_NUMBER: builtins.int
+        key: builtins.str
+        value: builtins.int
+        def __init__(
+            self,
+            *,
+            key: builtins.str = ...,
+            value: builtins.int = ...,
+        ) -> None: ...
+        _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["key", b"key", "value", b"value"]
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+
     KEY_FIELD_NUMBER: builtins.int
     HANDLER_FIELD_NUMBER: builtins.int
     NEEDS_FIELD_NUMBER: builtins.int
@@ -160,6 +177,7 @@ class StepSpec(google.protobuf.message.Message):
     INPUT_SCHEMA_FIELD_NUMBER: builtins.int
     OUTPUT_SCHEMA_FIELD_NUMBER: builtins.int
     DESCRIPTION_FIELD_NUMBER: builtins.int
+    RESOURCES_FIELD_NUMBER: builtins.int
     key: builtins.str
     """Unique in the workflow: letters, digits, `-`, `_`, `.`."""
     handler: builtins.str
@@ -206,6 +224,12 @@ class StepSpec(google.protobuf.message.Message):
     def output_schema(self) -> google.protobuf.struct_pb2.Struct:
         """JSON Schema of its output; unset: anything."""
 
+    @property
+    def resources(self) -> google.protobuf.internal.containers.ScalarMap[builtins.str, builtins.int]:
+        """What an attempt takes of its worker while it runs, by name, for example `gpu` or `memory_mb`: at least 1 each. It is granted only
+        where all of it is free.
+        """
+
     def __init__(
         self,
         *,
@@ -223,10 +247,11 @@ class StepSpec(google.protobuf.message.Message):
         input_schema: google.protobuf.struct_pb2.Struct | None = ...,
         output_schema: google.protobuf.struct_pb2.Struct | None = ...,
         description: builtins.str = ...,
+        resources: collections.abc.Mapping[builtins.str, builtins.int] | None = ...,
     ) -> None: ...
     _HasFieldArgType: typing_extensions.TypeAlias = typing.Literal["input_schema", b"input_schema", "lease_ttl", b"lease_ttl", "output_schema", b"output_schema", "retry", b"retry", "timeout", b"timeout"]
     def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
-    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["checkpoints", b"checkpoints", "description", b"description", "handler", b"handler", "input_schema", b"input_schema", "join", b"join", "key", b"key", "lease_ttl", b"lease_ttl", "models", b"models", "needs", b"needs", "output_schema", b"output_schema", "requires", b"requires", "retry", b"retry", "timeout", b"timeout", "tools", b"tools"]
+    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["checkpoints", b"checkpoints", "description", b"description", "handler", b"handler", "input_schema", b"input_schema", "join", b"join", "key", b"key", "lease_ttl", b"lease_ttl", "models", b"models", "needs", b"needs", "output_schema", b"output_schema", "requires", b"requires", "resources", b"resources", "retry", b"retry", "timeout", b"timeout", "tools", b"tools"]
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
 
 Global___StepSpec: typing_extensions.TypeAlias = StepSpec

@@ -163,12 +163,30 @@ class Worker(google.protobuf.message.Message):
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
+    @typing.final
+    class ResourcesEntry(google.protobuf.message.Message):
+        DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: builtins.int
+        VALUE_FIELD_NUMBER: builtins.int
+        key: builtins.str
+        value: builtins.int
+        def __init__(
+            self,
+            *,
+            key: builtins.str = ...,
+            value: builtins.int = ...,
+        ) -> None: ...
+        _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["key", b"key", "value", b"value"]
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+
     WORKER_ID_FIELD_NUMBER: builtins.int
     HANDLERS_FIELD_NUMBER: builtins.int
     CAPABILITIES_FIELD_NUMBER: builtins.int
     LIVE_LEASES_FIELD_NUMBER: builtins.int
     LAST_SEEN_FIELD_NUMBER: builtins.int
     FLEET_FIELD_NUMBER: builtins.int
+    RESOURCES_FIELD_NUMBER: builtins.int
     worker_id: builtins.str
     """Its name."""
     live_leases: builtins.int
@@ -187,6 +205,10 @@ class Worker(google.protobuf.message.Message):
     def last_seen(self) -> google.protobuf.timestamp_pb2.Timestamp:
         """When it was last heard of."""
 
+    @property
+    def resources(self) -> google.protobuf.internal.containers.ScalarMap[builtins.str, builtins.int]:
+        """What it has in all, by name, for steps that declare what they take."""
+
     def __init__(
         self,
         *,
@@ -196,10 +218,11 @@ class Worker(google.protobuf.message.Message):
         live_leases: builtins.int = ...,
         last_seen: google.protobuf.timestamp_pb2.Timestamp | None = ...,
         fleet: builtins.bool = ...,
+        resources: collections.abc.Mapping[builtins.str, builtins.int] | None = ...,
     ) -> None: ...
     _HasFieldArgType: typing_extensions.TypeAlias = typing.Literal["last_seen", b"last_seen"]
     def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
-    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["capabilities", b"capabilities", "fleet", b"fleet", "handlers", b"handlers", "last_seen", b"last_seen", "live_leases", b"live_leases", "worker_id", b"worker_id"]
+    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["capabilities", b"capabilities", "fleet", b"fleet", "handlers", b"handlers", "last_seen", b"last_seen", "live_leases", b"live_leases", "resources", b"resources", "worker_id", b"worker_id"]
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
 
 Global___Worker: typing_extensions.TypeAlias = Worker

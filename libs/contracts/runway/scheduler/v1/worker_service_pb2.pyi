@@ -97,6 +97,40 @@ class ClaimAttemptsRequest(google.protobuf.message.Message):
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
+    @typing.final
+    class FreeEntry(google.protobuf.message.Message):
+        DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: builtins.int
+        VALUE_FIELD_NUMBER: builtins.int
+        key: builtins.str
+        value: builtins.int
+        def __init__(
+            self,
+            *,
+            key: builtins.str = ...,
+            value: builtins.int = ...,
+        ) -> None: ...
+        _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["key", b"key", "value", b"value"]
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+
+    @typing.final
+    class ResourcesEntry(google.protobuf.message.Message):
+        DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: builtins.int
+        VALUE_FIELD_NUMBER: builtins.int
+        key: builtins.str
+        value: builtins.int
+        def __init__(
+            self,
+            *,
+            key: builtins.str = ...,
+            value: builtins.int = ...,
+        ) -> None: ...
+        _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["key", b"key", "value", b"value"]
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+
     CLAIM_ID_FIELD_NUMBER: builtins.int
     WORKER_ID_FIELD_NUMBER: builtins.int
     SLOTS_FIELD_NUMBER: builtins.int
@@ -104,6 +138,9 @@ class ClaimAttemptsRequest(google.protobuf.message.Message):
     CAPABILITIES_FIELD_NUMBER: builtins.int
     WAIT_FIELD_NUMBER: builtins.int
     MAX_BYTES_FIELD_NUMBER: builtins.int
+    FREE_FIELD_NUMBER: builtins.int
+    RESOURCES_FIELD_NUMBER: builtins.int
+    TOTAL_SLOTS_FIELD_NUMBER: builtins.int
     claim_id: builtins.bytes
     """Names this claim, 16 bytes; a repeat returns the same leases."""
     worker_id: builtins.str
@@ -114,6 +151,8 @@ class ClaimAttemptsRequest(google.protobuf.message.Message):
     """What the leases of the answer may weigh together, in bytes; a single lease may weigh more. 0: as much as the scheduler gives
     in one answer, which is below the 4 MiB that clients take unless told otherwise. What does not fit stays ready.
     """
+    total_slots: builtins.int
+    """Slots it has in all; 0: as many as are free."""
     @property
     def handlers(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
         """Handlers it carries, `workflow.handler@build` each."""
@@ -126,6 +165,14 @@ class ClaimAttemptsRequest(google.protobuf.message.Message):
     def wait(self) -> google.protobuf.duration_pb2.Duration:
         """How long to wait for the first lease, at most 30 s; unset: 20 s."""
 
+    @property
+    def free(self) -> google.protobuf.internal.containers.ScalarMap[builtins.str, builtins.int]:
+        """What it has free now, by name, for steps that declare what they take. An amount that is not named is 0."""
+
+    @property
+    def resources(self) -> google.protobuf.internal.containers.ScalarMap[builtins.str, builtins.int]:
+        """What it has in all, by name; a name that is only in `free` counts as that much."""
+
     def __init__(
         self,
         *,
@@ -136,10 +183,13 @@ class ClaimAttemptsRequest(google.protobuf.message.Message):
         capabilities: collections.abc.Iterable[builtins.str] | None = ...,
         wait: google.protobuf.duration_pb2.Duration | None = ...,
         max_bytes: builtins.int = ...,
+        free: collections.abc.Mapping[builtins.str, builtins.int] | None = ...,
+        resources: collections.abc.Mapping[builtins.str, builtins.int] | None = ...,
+        total_slots: builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: typing_extensions.TypeAlias = typing.Literal["wait", b"wait"]
     def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
-    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["capabilities", b"capabilities", "claim_id", b"claim_id", "handlers", b"handlers", "max_bytes", b"max_bytes", "slots", b"slots", "wait", b"wait", "worker_id", b"worker_id"]
+    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["capabilities", b"capabilities", "claim_id", b"claim_id", "free", b"free", "handlers", b"handlers", "max_bytes", b"max_bytes", "resources", b"resources", "slots", b"slots", "total_slots", b"total_slots", "wait", b"wait", "worker_id", b"worker_id"]
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
 
 Global___ClaimAttemptsRequest: typing_extensions.TypeAlias = ClaimAttemptsRequest
@@ -149,6 +199,23 @@ class Lease(google.protobuf.message.Message):
     """The right of one attempt to act."""
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    @typing.final
+    class ResourcesEntry(google.protobuf.message.Message):
+        DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: builtins.int
+        VALUE_FIELD_NUMBER: builtins.int
+        key: builtins.str
+        value: builtins.int
+        def __init__(
+            self,
+            *,
+            key: builtins.str = ...,
+            value: builtins.int = ...,
+        ) -> None: ...
+        _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["key", b"key", "value", b"value"]
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
 
     LEASE_TOKEN_FIELD_NUMBER: builtins.int
     RUN_ID_FIELD_NUMBER: builtins.int
@@ -168,6 +235,7 @@ class Lease(google.protobuf.message.Message):
     PROJECT_FIELD_NUMBER: builtins.int
     TRACEPARENT_FIELD_NUMBER: builtins.int
     TOKEN_EXPIRES_AT_FIELD_NUMBER: builtins.int
+    RESOURCES_FIELD_NUMBER: builtins.int
     lease_token: builtins.bytes
     """Present it in `runway-lease-bin` and in completions. Secret; under 1 KiB."""
     run_id: builtins.str
@@ -216,6 +284,10 @@ class Lease(google.protobuf.message.Message):
     def token_expires_at(self) -> google.protobuf.timestamp_pb2.Timestamp:
         """When the token expires; renewed by heartbeats."""
 
+    @property
+    def resources(self) -> google.protobuf.internal.containers.ScalarMap[builtins.str, builtins.int]:
+        """What the attempt takes of the worker until it ends, by name."""
+
     def __init__(
         self,
         *,
@@ -237,10 +309,11 @@ class Lease(google.protobuf.message.Message):
         project: builtins.str = ...,
         traceparent: builtins.str = ...,
         token_expires_at: google.protobuf.timestamp_pb2.Timestamp | None = ...,
+        resources: collections.abc.Mapping[builtins.str, builtins.int] | None = ...,
     ) -> None: ...
     _HasFieldArgType: typing_extensions.TypeAlias = typing.Literal["deadline", b"deadline", "heartbeat_interval", b"heartbeat_interval", "input", b"input", "lease_ttl", b"lease_ttl", "timeout", b"timeout", "token_expires_at", b"token_expires_at"]
     def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
-    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["attempt_id", b"attempt_id", "attempt_number", b"attempt_number", "authority_epoch", b"authority_epoch", "deadline", b"deadline", "epoch", b"epoch", "handler", b"handler", "heartbeat_interval", b"heartbeat_interval", "input", b"input", "lease_epoch", b"lease_epoch", "lease_token", b"lease_token", "lease_ttl", b"lease_ttl", "project", b"project", "run_id", b"run_id", "step_key", b"step_key", "tenant", b"tenant", "timeout", b"timeout", "token_expires_at", b"token_expires_at", "traceparent", b"traceparent"]
+    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["attempt_id", b"attempt_id", "attempt_number", b"attempt_number", "authority_epoch", b"authority_epoch", "deadline", b"deadline", "epoch", b"epoch", "handler", b"handler", "heartbeat_interval", b"heartbeat_interval", "input", b"input", "lease_epoch", b"lease_epoch", "lease_token", b"lease_token", "lease_ttl", b"lease_ttl", "project", b"project", "resources", b"resources", "run_id", b"run_id", "step_key", b"step_key", "tenant", b"tenant", "timeout", b"timeout", "token_expires_at", b"token_expires_at", "traceparent", b"traceparent"]
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
 
 Global___Lease: typing_extensions.TypeAlias = Lease
