@@ -75,6 +75,10 @@ REQUIREMENTS: dict[str, Requirement] = {
         "stuck in silence.",
         "000",
     ),
+    "sched.migration": Requirement(
+        "Migrations are capped, borrow idle slots, and give them back at checkpoints when others wait; they are asked, never killed.",
+        "000",
+    ),
     "sched.simulate": Requirement(
         "Recorded tickets are replayed by the planner itself under changed shares, bounds or capacity, beside how it was.",
         "field",

@@ -22,6 +22,7 @@ from services.scheduler.app.expire_leases import Doubts, Expiry
 from services.scheduler.app.explain_lost import reconsider_parked
 from services.scheduler.app.obey_gates import look_for_raises
 from services.scheduler.app.obey_holds import Obedience
+from services.scheduler.app.reclaim_slots import Reclaim
 from services.scheduler.domain.buckets import View
 from services.scheduler.domain.holds import Place
 from services.scheduler.domain.resources import text_of
@@ -57,6 +58,7 @@ class HouseKeeping(Protocol):
 
 
 NOTE_INTERVAL_MS = 500
+RECLAIM_INTERVAL_MS = 1_000
 SHARES_INTERVAL_MS = 500
 BUCKETS_INTERVAL_MS = 500
 BUCKETS_WAKE_MS = 100
@@ -139,6 +141,7 @@ def loops(
         Every(NOTE_INTERVAL_MS, note_workers, "note_workers"),
         Every(settings.worker_interval_ms, keep_house, "keep_house"),
         Every(1_000, reconsider, "reconsider_parked"),
+        Every(RECLAIM_INTERVAL_MS, Reclaim(book, desk).look, "reclaim_slots"),
         Every(1_000, measure, "measure"),
     ]
 

@@ -154,8 +154,9 @@ class Context:
 
     @property
     def yield_requested(self) -> bool:
-        """Whether an operator drains what this attempt is of: its queue, shard or worker. A long step then ends soon, at best
-        by committing a checkpoint and returning what it has. It is only asked, never killed: it may go on."""
+        """Whether an operator drains what this attempt is of (its queue, shard or worker), its run is paused, or others need
+        the slot that it borrowed. A long step then ends soon, at best by committing a checkpoint and returning what it has. It
+        is only asked, never killed: it may go on."""
         return self._holder.yield_asked
 
     def slot(self, tool: str, named: str = "") -> str:

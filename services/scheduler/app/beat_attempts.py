@@ -27,7 +27,7 @@ class Beaten:
     answer: Answer
     signed: Signed | None = None
     please_yield: bool = False
-    """Whether an operator drains what the attempt is of."""
+    """Whether its run is paused, an operator drains what it is of, or others need the slot that it borrowed."""
 
 
 def beat_attempts(ports: Ports, book: Book, worker_id: str, who: Asker, beats: Sequence[Beat]) -> list[Beaten]:
@@ -48,7 +48,7 @@ def beat_attempts(ports: Ports, book: Book, worker_id: str, who: Asker, beats: S
         please_yield = False
         if answer is Answer.LIVE and lease is not None:
             book.heard += 1
-            please_yield = lease.mode is Mode.DRAINING or _asked_to_yield(holds, lease)
+            please_yield = lease.mode is Mode.DRAINING or lease.give_back or _asked_to_yield(holds, lease)
             if now_ms >= lease.renew_ms:
                 signed = ports.tokens.sign(lease, lease.epoch)
                 lease.renew_ms = now_ms + ports.limits.token_life_ms // 2

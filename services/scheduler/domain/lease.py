@@ -67,6 +67,8 @@ class Lease:
     stopping: bool = False
     fleet: str = ""
     """The fleet that has it, by its key's tenant; empty: a worker of the run's own tenant."""
+    give_back: bool = False
+    """Whether its slot is borrowed and others need it: it is asked to end at its next checkpoint."""
     extra: float = 0.0
     """What it weighs in its tenant's share beyond a slot, as it was counted last."""
 

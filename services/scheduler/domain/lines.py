@@ -127,6 +127,12 @@ class TenantQueue:
         """Lines that somebody waits in."""
         return self._lines
 
+    def without(self, run_class: int) -> "TenantQueue":
+        """The same lines but those of a class, for a plan: only to be read, and as long as this one does not change."""
+        others = TenantQueue()
+        others.heads = {of_class: heads for of_class, heads in self.heads.items() if of_class != run_class}
+        return others
+
     def add(self, ticket: Candidate) -> bool:
         """A ticket, in its line; whether the line is new."""
         line = ticket.line

@@ -410,8 +410,8 @@ class HeartbeatResult(google.protobuf.message.Message):
     lease_token: builtins.bytes
     """A new token when half of the old one's life has passed; else empty."""
     please_yield: builtins.bool
-    """Somebody drains what this attempt is of (its shard, queue or worker): finish soon, or yield at a checkpoint. Only asked: it
-    goes on for as long as it wants.
+    """Somebody drains what this attempt is of (its shard, queue or worker), pauses its run, or needs the slot that it borrowed: finish
+    soon, or yield at a checkpoint. Only asked: it goes on for as long as it wants.
     """
     @property
     def token_expires_at(self) -> google.protobuf.timestamp_pb2.Timestamp:
