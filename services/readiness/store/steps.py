@@ -4,7 +4,6 @@ Can go wrong: a step written from a stale view. Every save is conditional on the
 from its answer, the whole transaction is given up and the view forgotten.
 """
 
-import heapq
 import json
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
@@ -19,12 +18,9 @@ from libs.outbox import Outgoing, Relay, append
 from libs.pg import Database, Queries, Tx
 from services.readiness.domain.steps import RESOLVED, EffectFact, FailureFacts, Step, StepState
 from services.readiness.ports import Notice, RunFacts
+from services.readiness.store.due import DueSoon
 from services.readiness.store.waits import WaitReads, WaitRows
 
-LOOK_EVERY_MS = 1_000
-"""How often backoffs and timers that nobody here keeps in mind are looked for."""
-KEPT_IN_MIND_MS = 3 * LOOK_EVERY_MS
-"""Only what is due so soon is kept in mind: a step that waits for longer costs no memory."""
 _Q = Queries.load(Path(__file__).parent / "sql" / "steps.sql")
 _NO_FAILURE = FailureFacts("", "", "")
 
@@ -186,8 +182,7 @@ class ReadinessDatabase(WaitReads):
         super().__init__(db)
         self._relay = relay
         self._ids = ids
-        self._retries_ms: list[int] = []
-        self._now_ms = 0
+        self._due = DueSoon()
 
     @property
     def incarnation(self) -> int:
@@ -200,20 +195,13 @@ class ReadinessDatabase(WaitReads):
         async with self._db.tx() as tx:
             mine = ReadinessTx(tx, self._ids)
             yield mine
-        for at_ms in mine.retries_ms:
-            if at_ms <= self._now_ms + KEPT_IN_MIND_MS:
-                heapq.heappush(self._retries_ms, at_ms)
+        self._due.note(mine.retries_ms)
         if mine.sent:
             self._relay.offer(mine.sent)
 
     def retry_may_be_due(self, now_ms: int, looked_before_ms: int) -> bool:
-        """Whether some backoff has passed."""
-        self._now_ms = now_ms
-        due = looked_before_ms >= LOOK_EVERY_MS
-        while self._retries_ms and self._retries_ms[0] <= now_ms:
-            heapq.heappop(self._retries_ms)
-            due = True
-        return due
+        """Whether some backoff or timer may have passed."""
+        return self._due.look(now_ms, looked_before_ms)
 
     async def read_steps(self, run_id: UUID) -> tuple[RunFacts, dict[str, Step]] | None:
         """A run and its steps, for people."""

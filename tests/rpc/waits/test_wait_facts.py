@@ -192,21 +192,28 @@ async def test_events_and_timeouts_at_once_from_two_processes_wake_each_step_onc
         )
         assert twin is not room.host
         room.clock.advance(998)
-        signals = [room.client.signal("go", 1, run_id=run, event_id=f"{run}{n}") for run in runs for n in range(3)]
+        early, racing = (
+            [room.client.signal("go", 1, run_id=run, event_id=f"{run}{n}") for run in part for n in range(3)]
+            for part in (runs[:20], runs[20:])
+        )
+        in_time = await asyncio.gather(*early)
+        assert sorted(answer.run_id for answer in in_time if answer.used) == sorted(runs[:20]), (
+            "of three events each wait used one"
+        )
 
         async def tick() -> None:
             for _ in range(4):
                 await asyncio.sleep(0)
                 room.clock.advance(1)
 
-        answers, _ = await asyncio.gather(asyncio.gather(*signals), tick())
+        answers, _ = await asyncio.gather(asyncio.gather(*racing), tick())
         room.clock.advance(5_000)
 
         async def all_ready() -> bool:
             return await room.db.fetchval("SELECT count(*) FROM step WHERE state = 2 AND ticket_sequence = 2") == len(runs)
 
         await wait_until(all_ready, what="every step woken once")
-    used = [answer.run_id for answer in answers if answer.used]
+    used = [answer.run_id for answer in (*in_time, *answers) if answer.used]
     assert len(used) == len(set(used)), "no wait used two events"
     rows = await room.db.fetch("SELECT run_id, state FROM wait")
     assert {str(row["run_id"]) for row in rows if row["state"] == 2} == set(used)
