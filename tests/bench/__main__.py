@@ -4,7 +4,7 @@
 steps alone and compares with the committed ranges. `python -m tests.bench day RUNS [RETENTION_S]` is the seeds' day, or a share.
 `python -m tests.bench steady MINUTES RUNS_PER_S` is steady load; its exit status is 1 where memory grew.
 `python -m tests.bench planning` is what a claim cycle costs over long queues.
-`python -m tests.bench waits [STEPS [PER_S]]` is so many waiting steps, and so many of them a second waking.
+`python -m tests.bench waits [STEPS [PER_S [FILL_PER_S]]]` is so many waiting steps, and so many of them a second waking.
 `python -m tests.bench overload` is what one tenant's flood costs the heartbeats and cancels of others.
 Figures of one run are comparable with each other, not with those of another machine or hour: that is what ratios are for.
 """
@@ -226,7 +226,7 @@ def main(arguments: list[str]) -> int:
         print(planning.planning())
         return 0
     if arguments[:1] == ["waits"]:
-        found = asyncio.run(waits.waits(*(int(word) for word in arguments[1:3])))
+        found = asyncio.run(waits.waits(*(int(word) for word in arguments[1:4])))
         write_json(FOLDER / "waits.json", found)
         print(json.dumps(found, indent=2))
         return 0

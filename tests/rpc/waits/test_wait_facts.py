@@ -225,6 +225,7 @@ async def test_an_event_may_come_before_its_wait_and_even_before_its_run(room: R
     run_id = UUID(int=(room.clock.now_ms() << 80) | 9)
     first = await room.client.signal("go", "early", correlation="c")
     assert not first.used
+    room.clock.advance(1)
     run = await room.launch()
     await room.client.signal("go", "by run", run_id=run, correlation="c")
     await room.tell(asks(run, "a", {"event": "go", "correlation": "c"}), yields(run, 1, "a"))
