@@ -132,7 +132,7 @@ async def test_repeated_commands_and_yields_change_nothing_and_the_first_command
     room.clock.advance(9_999)
     await room.tell(yielded)
     assert ((await room.state(run)).state, (await room.state(run)).version) == (rd.STEP_STATE_WAITING, version)
-    room.clock.advance(1)
+    room.clock.advance(2_000)  # rows are looked at once a second
     told = await room.ticket(run, 2)
     assert told["waits"]["nap"]["state"] == "done"
     await room.tell(command, yielded)
