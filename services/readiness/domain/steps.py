@@ -251,11 +251,13 @@ def answered(view: RunView, wait: Wait) -> None:
 def retry_due(view: RunView, key: str, now_ms: int) -> None:
     """A step whose backoff has passed, or one of whose waits has run out, is ready again."""
     step = view.steps.get(key)
-    if step is None or step.state != StepState.WAITING or not 0 < step.retry_at_ms <= now_ms:
+    if step is None or step.state != StepState.WAITING or step.retry_at_ms > now_ms:
         return
-    if step.wait_reason in WAIT_REASONS:
+    if step.wait_reason in WAIT_REASONS and step.retry_at_ms:
         _run_out(view, key, step.pending, now_ms)
-    view.ready(step)
+        view.ready(step)
+    elif step.wait_reason == RETRY_BACKOFF:
+        view.ready(step)
 
 
 def resolve_effect(view: RunView, fact: EffectFact) -> None:
