@@ -8,7 +8,7 @@ need. Every look marks anew, and unmarks the rest.
 from services.scheduler.app.book import Book
 from services.scheduler.app.claim_attempts import ClaimDesk
 from services.scheduler.domain.rank import MIGRATION
-from services.scheduler.domain.reclaim import Held, asked, wanted
+from services.scheduler.domain.reclaim import DEAF_MS, Held, asked, wanted
 
 
 class Reclaim:
@@ -30,18 +30,23 @@ class Reclaim:
             now = wanted(self._held(), polls, queues, standing)
         keys = asked(now, self._before)
         self._before = len(now)
+        now_ms = book.clock.monotonic_ms()
         for lease in book.leases.values() if keys or self._marked else ():
-            lease.give_back = lease.key in keys
+            if lease.key not in keys:
+                lease.give_back = False
+            elif not lease.give_back:
+                lease.give_back, lease.asked_ms = True, now_ms
         self._marked = bool(keys)
 
     def _held(self) -> list[Held]:
         """Migrations on shared workers, with what their workers carry; of a worker not heard of here nothing is known."""
-        found = []
+        found, now_ms = [], self._book.clock.monotonic_ms()
         for lease in self._book.leases.values():
             if lease.run_class != MIGRATION or not lease.shared or lease.stopping:
                 continue
             worker = self._book.workers.get((lease.fleet, lease.worker_id))
             if worker is not None and worker.handlers:
                 told = worker.handlers, worker.capabilities, lease.contract.resources, worker.resources
-                found.append(Held(lease.key, lease.granted_ms, lease.give_back, *told))
+                deaf = lease.give_back and now_ms - lease.asked_ms >= DEAF_MS
+                found.append(Held(lease.key, lease.granted_ms, lease.give_back, *told, deaf))
         return found

@@ -69,6 +69,8 @@ class Lease:
     """The fleet that has it, by its key's tenant; empty: a worker of the run's own tenant."""
     give_back: bool = False
     """Whether its slot is borrowed and others need it: it is asked to end at its next checkpoint."""
+    asked_ms: int = 0
+    """Since when."""
     extra: float = 0.0
     """What it weighs in its tenant's share beyond a slot, as it was counted last."""
 

@@ -5,8 +5,9 @@ to end at their next checkpoint: just as many as it takes, never so many that mi
 them is found by the planner itself: it plans for what is free and, after that, for the slots of borrowed leases, over tickets
 of all other classes. So nobody is asked for those whom a bound, a bucket, a label or a resource keeps waiting anyway.
 
-Asked first are those that are asked already, so that an ask is not moved from one that is about to end to a newer one. Can go
-wrong: asking for what would be free in a moment. A need counts only as far as it was there a look before, too.
+Asked first are those that are asked already, so that an ask is not moved from one that is about to end to a newer one. Who was
+asked for `DEAF_MS` and goes on is asked still, but not relied on: another is asked as well. Can go wrong: asking for what would be
+free in a moment. A need counts only as far as it was there a look before, too.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -19,6 +20,9 @@ from services.scheduler.domain.polls import Poll
 from services.scheduler.domain.rank import MIGRATION
 from services.scheduler.domain.resources import Amounts
 from services.scheduler.domain.ticket import Key
+
+DEAF_MS = 15_000
+"""Who was asked so long ago may never come to a checkpoint."""
 
 
 @value(frozen=True, slots=True)
@@ -33,6 +37,8 @@ class Held:
     takes: Amounts = ()
     """What of its worker comes free with its slot."""
     total: Amounts = ()
+    deaf: bool = False
+    """Whether it was asked long ago."""
 
 
 def borrowed(held: Iterable[Held], polls: Sequence[Poll], standing: Standing) -> list[Held]:
@@ -46,6 +52,17 @@ def borrowed(held: Iterable[Held], polls: Sequence[Poll], standing: Standing) ->
 def wanted(held: Iterable[Held], polls: Sequence[Poll], queues: Mapping[str, TenantQueue], standing: Standing) -> list[Key]:
     """Leases whose slots others would use now, the first to be asked first."""
     offered = borrowed(held, polls, standing)
+    order = _used(offered, polls, queues, standing)
+    deaf = {one.key for one in offered if one.deaf}
+    relied = sum(key in deaf for key in order)
+    if relied:
+        others = _used([one for one in offered if not one.deaf], polls, queues, standing)
+        order += [key for key in others if key not in order][:relied]
+    return order
+
+
+def _used(offered: Sequence[Held], polls: Sequence[Poll], queues: Mapping[str, TenantQueue], standing: Standing) -> list[Key]:
+    """Those of which others would use the slots, in the order given."""
     waiting = {name: others for name, queue in queues.items() if (others := queue.without(MIGRATION)).heads}
     if not offered or not waiting:
         return []

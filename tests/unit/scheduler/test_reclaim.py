@@ -82,6 +82,16 @@ def test_an_ask_stays_where_it_is_while_the_need_is_there() -> None:
     assert numbers(wanted(some, [], queued([ticket(0)]), standing_of(10))) == [5], "and goes with it"
 
 
+@pytest.mark.requirement("sched.migration")
+def test_who_does_not_hear_is_asked_still_and_another_too() -> None:
+    some = [replace(one, asked=True, deaf=True) if one.granted_ms in (8, 9) else one for one in TEN]
+    assert numbers(wanted(some, [], queued([ticket(1)]), standing_of(10))) == [9, 7]
+    assert numbers(wanted(some, [], queued([ticket(n) for n in range(2)]), standing_of(10))) == [9, 8, 7, 6]
+    everybody = [replace(one, asked=True, deaf=True) for one in TEN]
+    assert len(wanted(everybody, [], queued([ticket(n) for n in range(9)]), standing_of(10))) == 8, "never below the cap"
+    assert wanted(some, [], queued([]), standing_of(10)) == []
+
+
 def test_a_need_counts_as_far_as_it_was_there_a_look_before() -> None:
     now = [held(n).key for n in range(5)]
     assert asked(now, 0) == frozenset()
