@@ -6,8 +6,8 @@ them is found by the planner itself: it plans for what is free and, after that, 
 of all other classes. So nobody is asked for those whom a bound, a bucket, a label or a resource keeps waiting anyway.
 
 Asked first are those that are asked already, so that an ask is not moved from one that is about to end to a newer one. Who was
-asked for `DEAF_MS` and goes on is asked still, but not relied on: another is asked as well. Can go wrong: asking for what would be
-free in a moment. A need counts only as far as it was there a look before, too.
+asked for `DEAF_MS` and goes on is asked still, but not relied on: another is asked as well. Can go wrong: asking for what would
+be free in a moment. A need counts only as far as it was there a look before, too.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
