@@ -6,7 +6,6 @@ belong into tools, whose answers replay; and a slot that means something else th
 by order.
 """
 
-import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -56,7 +55,6 @@ class StepWaits:
             return _answer(kind, slot, told)
         command = pb.COMMAND_TYPE_INPUT if kind == "input" else pb.COMMAND_TYPE_WAIT
         self._asked[slot] = pb.CommandItem(slot=slot, type=command, payload=to_value(dict(payload), f"wait {slot}"))
-        await asyncio.sleep(0)  # those that are gathered with this one ask too
         raise Yielding(slot)
 
     def yielded(self) -> pb.Yield:

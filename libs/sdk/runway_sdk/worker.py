@@ -260,6 +260,12 @@ class Worker:
             completion.output.CopyFrom(to_value(found.output.dump_python(result, mode="json"), "output"))
         except Yielding:
             completion.yielded.CopyFrom(waits.yielded())
+        except BaseExceptionGroup as group:  # of a task group: a step that only waits has not failed
+            failed = group.split(Yielding)[1]
+            if failed is None:
+                completion.yielded.CopyFrom(waits.yielded())
+            else:
+                completion.failure.CopyFrom(failure_of(failed))
         except ENDED as over:
             if over.reason in STOPPED_FOR_NOW:
                 completion.yielded.reason = "drain"
