@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 from uuid import UUID, uuid4
@@ -67,7 +68,7 @@ class Room:
         return from_value(struct_pb2.Value.FromString(found()[0].input))
 
     async def launch(self) -> str:
-        run = await self.client.launch("one", {"x": 1})
+        run = await self.client.launch("one", {"x": 1}, deadline=timedelta(days=20))
         await self.ticket(run.run_id, 1)
         return str(run.run_id)
 
