@@ -5,6 +5,8 @@ steps alone and compares with the committed ranges. `python -m tests.bench day R
 `python -m tests.bench steady MINUTES RUNS_PER_S` is steady load; its exit status is 1 where memory grew.
 `python -m tests.bench planning` is what a claim cycle costs over long queues.
 `python -m tests.bench waits [STEPS [PER_S [FILL_PER_S]]]` is so many waiting steps, and so many of them a second waking.
+`python -m tests.bench flood`, `shares`, `takeover`, `heartbeats`, `queue` are what scheduling promises (`tests/bench/numbers.py`): exit
+status 1 where a bound was missed.
 `python -m tests.bench overload` is what one tenant's flood costs the heartbeats and cancels of others.
 Figures of one run are comparable with each other, not with those of another machine or hour: that is what ratios are for.
 """
@@ -21,7 +23,7 @@ import time
 from typing import Any
 
 from libs.embedded import running_url
-from tests.bench import check, day, growth, measures, overload, planning, startup, steady, waits
+from tests.bench import check, day, growth, measures, numbers, overload, planning, startup, steady, waits
 from tests.bench.bench_stack import FOLDER, Bench, say, started, write_json
 from tests.bench.peers import environments as peers
 
@@ -222,6 +224,10 @@ def main(arguments: list[str]) -> int:
         write_json(FOLDER / "day.json", found)
         print({key: value for key, value in found.items() if key not in ("samples", "tables")})
         return 0
+    if arguments and arguments[0] in numbers.ROWS:
+        return numbers.run(
+            arguments[0], arguments[1:], {"commit": commit(), "at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())}
+        )
     if arguments[:1] == ["planning"]:
         print(planning.planning())
         return 0

@@ -39,6 +39,8 @@ class Bench:
     root: int
     """The process whose children are the installation."""
     workers: list[asyncio.subprocess.Process] = field(default_factory=list)
+    installation: Installation | None = None
+    """Where its processes are ours, to be hurt."""
 
     async def worker(self, flow: str, slots: int = 400) -> asyncio.subprocess.Process:
         """One more worker process, as an operator starts it."""
@@ -190,6 +192,7 @@ async def started_with_schedulers(name: str, schedulers: int) -> AsyncIterator[B
     try:
         await installation.start()
         async with _measurable(folder / "data", os.getpid()) as bench:
+            bench.installation = installation
             yield bench
     finally:
         await installation.stop()

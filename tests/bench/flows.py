@@ -21,6 +21,7 @@ def _chain(number: int) -> Step:
 
 
 one = workflow("bench-one", steps=[_chain(0)])
+three = workflow("bench-three", steps=[_chain(number) for number in range(3)])
 ten = workflow("bench-ten", steps=[_chain(number) for number in range(10)])
 twenty = workflow("bench-twenty", steps=[_chain(number) for number in range(20)])
 
@@ -37,6 +38,7 @@ async def _stay() -> int:
     return 1
 
 
+held = workflow("bench-held", steps=[step(key="stay")(_stay)])
 fleet = workflow("bench-fleet", steps=[step(key="stay", lease_ttl=timedelta(seconds=60))(_stay)])
 waits = workflow("bench-waits", steps=[step(key="until")(_until)])
 hurried = workflow("bench-hurried", steps=[step(key="stay", lease_ttl=timedelta(seconds=6))(_stay)])
