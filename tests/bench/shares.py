@@ -8,6 +8,7 @@ more. That is measured, and missed.
 import asyncio
 from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack
+from itertools import pairwise
 from typing import Any
 
 from services.scheduler.domain.shares import jain, share_error
@@ -101,9 +102,7 @@ def _parts(spans: Sequence[Mapping[str, Any]], began_ms: int, ended_ms: int) -> 
         if began_ms <= row["leased_ms"] <= ended_ms:
             grants[row["tenant"]].append(row["leased_ms"])
     whole = sum(got.values())
-    gaps = {
-        name: max(b - a for a, b in zip(times, times[1:], strict=False)) for name, t in grants.items() if (times := sorted(t))
-    }
+    gaps = {name: max(b - a for a, b in pairwise(times)) for name, t in grants.items() if (times := sorted(t))}
     return {
         "share_error_percent": round(share_error(got, WEIGHTS) * 100, 2),
         "jain_index": round(jain(got, WEIGHTS), 5),
