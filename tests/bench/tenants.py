@@ -85,7 +85,7 @@ async def waiting(bench: Bench, state: int = READY) -> int:
     return int(await bench.admin.fetchval(OPEN, state))
 
 
-async def reaches(bench: Bench, count: int, state: int = READY, timeout_s: float = 600) -> None:
+async def reaches(bench: Bench, count: int, state: int = READY, timeout_s: float = 240) -> None:
     """Waits until so many tickets are in a state."""
     end = time.perf_counter() + timeout_s
     while (found := await waiting(bench, state)) < count:
