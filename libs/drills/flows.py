@@ -104,3 +104,13 @@ async def go_on(ctx: Context, run: int) -> int:
 
 
 patient = workflow("drill-patient", steps=[go_on])
+
+
+@step(retry=PATIENT)
+async def endure(ctx: Context, run: int) -> int:
+    """Holds a lease of the default TTL for so many seconds, whatever happens meanwhile."""
+    await noted(ctx, "endure", asyncio.sleep(run))
+    return run
+
+
+enduring = workflow("drill-enduring", steps=[endure])

@@ -24,7 +24,7 @@ from libs.migrate import provision
 from libs.runtime.dev import DevStack, HostProcess
 from libs.runtime.service import SERVICES
 
-FLOWS = ("libs.drills.flows:flow", "libs.drills.flows:patient")
+FLOWS = ("libs.drills.flows:flow", "libs.drills.flows:patient", "libs.drills.flows:enduring")
 ARMED = {"RUNWAY_FAULTS_ARMED": "development"}
 POSTGRES = {"checkpoint_timeout": "30s", "shared_buffers": "64MB"}
 
@@ -165,12 +165,12 @@ class Installation(DevStack):
         for _ in range(self.recipe.workers):
             await self.start_worker()
 
-    async def start_worker(self) -> WorkerProcess:
+    async def start_worker(self, slots: int = 8) -> WorkerProcess:
         """One more worker process."""
         self._started += 1
         name = f"worker-{self._started}"
         leases = self.folder / f"leases-{name}"
-        command = [sys.executable, "-m", "runway_sdk.serve", *FLOWS, "--worker-id", name, "--slots", "8"]
+        command = [sys.executable, "-m", "runway_sdk.serve", *FLOWS, "--worker-id", name, "--slots", str(slots)]
         command += ["--profile", str(self.folder / "profile.json"), "--record-leases", str(leases)]
         with (self.folder / "workers.log").open("ab") as log:
             process = await asyncio.create_subprocess_exec(

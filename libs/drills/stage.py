@@ -15,7 +15,7 @@ from runway_sdk.connection import read_profile
 
 from libs.drills.checker import check
 from libs.drills.finals import note_finals, settled
-from libs.drills.flows import flow, patient
+from libs.drills.flows import enduring, flow, patient
 from libs.drills.history import Fact, History, now_ms
 from libs.drills.installation import Installation, Recipe
 from libs.drills.namespaces import HUB_ADDRESS, Network
@@ -23,6 +23,8 @@ from libs.drills.provider import Provider
 from libs.drills.report import SKIPPED, Report, count
 from libs.drills.traffic import Traffic
 from libs.drills.watch import Watch
+from libs.runtime.clock import SystemClock
+from libs.runtime.dev import TENANT
 
 PATIENCE_S = 120.0
 LOOK_S = 0.05
@@ -86,12 +88,21 @@ class Stage:
     @asynccontextmanager
     async def fault(self, text: str) -> AsyncIterator[None]:
         """The fault lasts as long as the block. Several are one: from the first's begin to the last's end."""
-        fact = self.history.note("drill", "fault", text=text)
+        fact = self.history.note("drill", "fault", text=text, wall_ms=self.wall_ms())
         self.began = self.began or fact["t"]
         try:
             yield
         finally:
-            self.ended = self.history.note("drill", "healed", text=text)["t"]
+            self.ended = self.history.note("drill", "healed", text=text, wall_ms=self.wall_ms())["t"]
+
+    def wall_ms(self) -> int:
+        """The clock that rows are stamped by."""
+        return SystemClock().now_ms()
+
+    @property
+    def tenant(self) -> str:
+        """Whose runs the traffic launches."""
+        return TENANT
 
     async def until(self, condition: Callable[[], bool], what: str, timeout_s: float = PATIENCE_S) -> bool:
         """Whether it came true in time; what did not is a reason for red."""
@@ -174,7 +185,7 @@ class Stage:
             await self.drill.prepare(self)
         await self.installation.begin()
         self.traffic = Traffic(read_profile(self.installation.folder / "profile.json"), self.history)
-        for workflow in (flow, patient):
+        for workflow in (flow, patient, enduring):
             await self.traffic.client.publish(workflow)
         watching = asyncio.create_task(Watch(self.installation, self.history).run())
         self._driving = asyncio.create_task(self.traffic.run())

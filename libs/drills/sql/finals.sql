@@ -26,3 +26,7 @@ SELECT pg_cancel_backend(a.pid) AS cancelled FROM pg_stat_activity AS a WHERE a.
 -- name: shards
 -- Who leads which shard, as confirmed in the database.
 SELECT s.shard_id, s.authority_epoch, s.holder FROM shard AS s;
+
+-- name: intents
+-- Every try of an effect, by when its intent was committed.
+SELECT d.run_id, d.step_key, d.slot, d.n, d.requested_ms FROM effect_dispatch AS d;
