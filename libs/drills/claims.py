@@ -1,9 +1,9 @@
-"""Authoritative for what a change of leaders may cost: when claims go on, which steps had two live leases, which tickets are lost, which
-leases expired although their worker lived. Pure: facts in, figures out.
+"""Authoritative for what a change of leaders may cost: when claims go on, which steps had two live leases, which tickets are
+lost, which leases expired although their worker lived. Pure: facts in, figures out.
 
-Times of claims are the scheduler's own (`leased_at`, `ended_at` of attempts), by the machine's wall clock, which all processes of a drill
-share; the fault's fact names that clock as well. Can go wrong: a drill in which no shard changed hands, and everything looks well. Then there is no
-first claim, which is red.
+Times of claims are the scheduler's own (`leased_at`, `ended_at` of attempts), by the machine's wall clock, which all processes of
+a drill share; the fault's fact names that clock as well. Can go wrong: a drill in which no shard changed hands, and everything
+looks well. Then there is no first claim, which is red.
 """
 
 from collections import defaultdict
@@ -56,7 +56,7 @@ def first_claim_ms(facts: Sequence[Fact], began: float, wall_ms: int) -> int | N
 def longest_gap_ms(facts: Sequence[Fact], shards: Collection[int], since_ms: int, until_ms: int) -> int:
     """The longest time within the span in which nothing of these shards was claimed, by whomever."""
     times = {fact["leased_at"] for fact in attempts(facts) if shard_of(UUID(fact["run"])) in shards}
-    within = sorted(at for at in times if since_ms < at < until_ms)
+    within: list[int] = sorted(at for at in times if since_ms < at < until_ms)
     return max(later - earlier for earlier, later in pairwise([since_ms, *within, until_ms]))
 
 

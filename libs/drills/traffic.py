@@ -19,6 +19,7 @@ from libs.drills.history import History, now_ms
 
 WORKFLOW = "drill"
 PATIENT_WORKFLOW = "drill-patient"
+ENDURING_WORKFLOW = "drill-enduring"
 REPEAT_EVERY = 5
 CANCEL_EVERY = 6
 ASK_AGAIN_S = 0.3
@@ -103,6 +104,13 @@ class Traffic:
         launched = Launched(secrets.token_hex(12), now_ms())
         self.runs.append(launched)
         launched.run_id = await self.launch(launched.request_id, effects, PATIENT_WORKFLOW)
+        self._do(self.wait(launched))
+        return launched
+
+    async def endure(self, seconds: int) -> Launched:
+        """A run that holds a lease for so long."""
+        launched = Launched(secrets.token_hex(12), now_ms())
+        launched.run_id = await self.launch(launched.request_id, seconds, ENDURING_WORKFLOW)
         self._do(self.wait(launched))
         return launched
 

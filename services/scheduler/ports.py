@@ -237,8 +237,8 @@ class Tx(Protocol):
         """Rows as they stand."""
         ...
 
-    async def open_rows(self, shards: Collection[int]) -> list[tuple[TicketRow, GateState | None]]:
-        """Everything open of these shards, in the order in which it came."""
+    async def open_keys(self, shards: Collection[int]) -> tuple[list[Key], list[Key]]:
+        """Open tickets of these shards: what is leased or ending, and what waits, people first, then in the order in which it came."""
         ...
 
     async def open_rows_of(self, runs: Collection[UUID]) -> list[TicketRow]:

@@ -10,6 +10,7 @@ import sys
 from collections.abc import Sequence
 
 from libs.drills.etcd import EtcdCluster
+from libs.drills.faults.schedulers import watched
 from libs.drills.namespaces import HUB_ADDRESS
 from libs.drills.proxy import FaultProxy
 from libs.drills.stage import Drill, Stage
@@ -94,13 +95,16 @@ async def cut_gateway_from_launch(stage: Stage) -> None:
 
 
 DRILLS = [
-    Drill(
-        "partition-scheduler",
-        "a scheduler cut from etcd by a network namespace",
-        cut_scheduler_from_etcd,
-        prepare=_spread,
-        members=("scheduler", "etcd"),
-        during={"launched": 5, "finished": 1},
+    watched(
+        Drill(
+            "partition-scheduler",
+            "a scheduler cut from etcd by a network namespace",
+            cut_scheduler_from_etcd,
+            prepare=_spread,
+            members=("scheduler", "etcd"),
+            during={"launched": 5, "finished": 1},
+        ),
+        lambda _: CUT_S,
     ),
     Drill(
         "partition-gateway",

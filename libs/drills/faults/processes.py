@@ -6,6 +6,7 @@ Can go wrong: hurting what was not started here. Every process id is that of a c
 import os
 import signal
 
+from libs.drills.faults.schedulers import watched
 from libs.drills.stage import Drill, Stage
 from libs.runtime.service import SERVICES
 
@@ -102,9 +103,12 @@ def _not_serving(stage: Stage, hosts: str) -> list[str]:
 
 
 DRILLS = [
-    *(killing(service) for service in SERVICES),
+    *(watched(killing(service), lambda _: 10) if service == "scheduler" else killing(service) for service in SERVICES),
     Drill("kill-worker", "SIGKILL of a worker with leases", kill_worker, during={"launched": 1, "finished": 1}),
-    *(pausing(service) for service in SERVICES),
+    *(
+        watched(pausing(service), lambda stage: stage.options.pause_s) if service == "scheduler" else pausing(service)
+        for service in SERVICES
+    ),
     Drill(
         "pause-raised",
         "SIGSTOP of a scheduler as it hears of a raise, for longer than its session",

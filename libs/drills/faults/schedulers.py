@@ -152,7 +152,9 @@ async def hold_queue(stage: Stage) -> None:
         answer = await _ask(stage, 0, "PutHold", request)
         assert isinstance(answer, pb.PutHoldResponse)
         held["since"] = stage.wall_ms()
-        stage.expect(all(replica.acted for replica in answer.replicas), f"not every scheduler acts on the hold: {answer.replicas}")
+        stage.expect(
+            all(replica.acted for replica in answer.replicas), f"not every scheduler acts on the hold: {answer.replicas}"
+        )
         stage.expect(len(answer.replicas) == 2, f"{len(answer.replicas)} schedulers answered for the hold")
         await stage.work_on(5)
         held["until"] = stage.wall_ms()

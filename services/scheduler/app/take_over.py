@@ -1,5 +1,9 @@
 """Becoming a shard's leader: confirmed in its row, then its tickets into memory.
 
+Tickets come by pages, each read and put into memory before the next: a hundred thousand at once would keep a transaction open and the
+process from everything else for seconds, heartbeats and its own session at etcd included. What is leased comes first, before anything is
+led: a heartbeat must never meet a leader that does not know its lease. What waits comes afterwards, while the first of it is granted already.
+
 Live leases keep the tuple they were granted under and get a full TTL of grace, within one incarnation of the database; what an
 earlier one granted ends as lost, and every fence that it issued is raised again, whatever is noted of it.
 
@@ -16,11 +20,13 @@ from libs.telemetry.logs import get_logger
 from services.scheduler.app.book import Book
 from services.scheduler.app.ends import write_ends
 from services.scheduler.domain.ending import SUPERSEDED, Ending
-from services.scheduler.domain.ticket import End, TicketRow, TicketState
+from services.scheduler.domain.ticket import End, Key, TicketRow, TicketState
 from services.scheduler.ports import GateState, NewestRevision, Ports
 
 log = get_logger(__name__)
 BATCH = 500
+PAGE = 1_000
+"""Tickets read and put into memory at a time: some tens of milliseconds."""
 
 
 @value(frozen=True, slots=True)
@@ -44,28 +50,59 @@ async def take_over(ports: Ports, book: Book, won: Mapping[int, int], candidacy:
     _enter(book, incarnation, await ports.db.birth())
     book.drop(epochs)
     async with ports.db.commit(epochs, (), incarnation=incarnation) as tx:
-        opened = await tx.open_rows(set(epochs) - tx.deposed)
+        acting, waiting = await tx.open_keys(set(epochs) - tx.deposed)
     epochs = {shard: epoch for shard, epoch in epochs.items() if shard not in tx.deposed}
+    try:
+        raised = await _load(ports, book, acting, waiting, epochs)
+    except BaseException:  # a shard of which a part is known is not led
+        give_up(book, epochs)
+        raise
+    book.wake.set()
+    TAKEOVERS.labels("confirmed").inc(len(epochs))
+    SHARDS_LED.set(len(book.epochs))
+    log.info("shards taken over", shards=len(epochs), tickets=len(acting) + len(waiting), raised_again=raised)
+    return set(epochs)
+
+
+async def _load(ports: Ports, book: Book, acting: Sequence[Key], waiting: Sequence[Key], epochs: Mapping[int, int]) -> int:
+    """Leads these shards, with every ticket in memory; how many fences were raised again."""
+    old: list[TicketRow] = []
+    gates: dict[object, GateState | None] = {}
+    for start in range(0, len(acting), PAGE):
+        _put(book, await _page(ports, acting[start : start + PAGE]), old, gates)
     book.epochs |= epochs
-    old = [row for row, _ in opened if _is_old(row, incarnation)]
-    for row, gate in opened:
-        if not _is_old(row, incarnation):
+    for start in range(0, len(waiting), PAGE):
+        page = await _page(ports, waiting[start : start + PAGE])
+        # Led already: what became of a step meanwhile is known here, and later than what was read.
+        _put(book, [(row, gate) for row, gate in page if book.still(row.shard, epochs.get(row.shard, -1))], old, gates)
+    for start in range(0, len(old), BATCH):
+        await _heal(ports, book, old[start : start + BATCH], dict(epochs), gates)
+    return len(old)
+
+
+async def _page(ports: Ports, keys: Sequence[Key]) -> list[tuple[TicketRow, GateState | None]]:
+    """Rows and their gates, in order. Nobody but this process may change them by now, but for gates: raises are noticed by themselves."""
+    rows = await ports.db.read_rows(keys)
+    gates = await ports.db.read_gates({run_id for run_id, _ in keys})
+    return [(rows[key], gates.get(key[0])) for key in keys if key in rows]
+
+
+def _put(
+    book: Book,
+    page: Sequence[tuple[TicketRow, GateState | None]],
+    old: list[TicketRow],
+    gates: dict[object, GateState | None],
+) -> None:
+    """Into memory, but for what must be raised again first."""
+    for row, gate in page:
+        if _is_old(row, book.incarnation):
+            old.append(row)
+            gates[row.run_id] = gate
+        elif not book.knows(row.key):
             book.put_row(row, gate)
             if gate is not None and gate.mode is not Mode.OPEN:
                 book.obey.add(row.run_id)
                 book.raised.set()
-    for start in range(0, len(old), BATCH):
-        await _heal(ports, book, old[start : start + BATCH], epochs, dict_of_gates(opened))
-    book.wake.set()
-    TAKEOVERS.labels("confirmed").inc(len(epochs))
-    SHARDS_LED.set(len(book.epochs))
-    log.info("shards taken over", shards=len(epochs), tickets=len(opened), raised_again=len(old))
-    return set(epochs)
-
-
-def dict_of_gates(opened: Sequence[tuple[TicketRow, GateState | None]]) -> dict[object, GateState | None]:
-    """Gates by run."""
-    return {row.run_id: gate for row, gate in opened}
 
 
 def _enter(book: Book, incarnation: int, birth: int) -> None:

@@ -136,11 +136,11 @@ class SchedulerTx:
         found = await self._tx.fetch(_Q.read_tickets, *_columns(keys))
         return {(row["run_id"], row["step_key"]): rows.ticket(row) for row in found}
 
-    async def open_rows(self, shards: Collection[int]) -> list[tuple[TicketRow, GateState | None]]:
-        """Everything open of these shards."""
-        opened = [rows.ticket(row) for row in await self._tx.fetch(_Q.read_open, sorted(shards))]
-        gates = await self.gates({row.run_id for row in opened})
-        return [(row, gates.get(row.run_id)) for row in opened]
+    async def open_keys(self, shards: Collection[int]) -> tuple[list[Key], list[Key]]:
+        """Open tickets of these shards: what is leased or ending, and what waits."""
+        found = await self._tx.fetch(_Q.read_open_keys, sorted(shards))
+        acting = [(row["run_id"], row["step_key"]) for row in found if not row["waits"]]
+        return acting, [(row["run_id"], row["step_key"]) for row in found[len(acting) :]]
 
     async def open_rows_of(self, runs: Collection[UUID]) -> list[TicketRow]:
         """Everything open of these runs."""

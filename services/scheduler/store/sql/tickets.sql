@@ -71,16 +71,12 @@ SELECT t.run_id, t.step_key, t.state, t.ticket_sequence, t.tenant, t.project, t.
        t.unresolved, t.awaits, octet_length(t.input) AS input_bytes
   FROM unnest($1::uuid[], $2::text[]) AS a(run_id, step_key) JOIN ticket AS t USING (run_id, step_key);
 
--- name: read_open
--- Everything open of these shards, as their new leader loads it, with the run's gate.
-SELECT t.run_id, t.step_key, t.state, t.ticket_sequence, t.tenant, t.project, t.run_class, t.priority, t.deadline_ms, t.handler,
-       t.timeout_ms, t.lease_ttl_ms, t.tools, t.models, t.requires, t.resources, t.points, t.workflow_digest, t.attempt_number, t.enqueued_ms,
-       t.authority_epoch, t.lease_epoch, t.attempt_id, t.incarnation, t.raise_need, t.worker_id, t.claim_id, t.fleet, t.leased_ms,
-       t.ended_attempt, t.ended_authority, t.ended_lease, t.ended_ms, t.end_kind, t.failure_class, t.failure_message, t.failure_type, t.report,
-       t.unresolved, t.awaits, octet_length(t.input) AS input_bytes, g.epoch AS gate_epoch, g.mode AS gate_mode
-  FROM ticket AS t LEFT JOIN run_gate AS g USING (run_id)
+-- name: read_open_keys
+-- Steps with an open ticket in these shards, as their new leader loads them: what is leased or ending, then what waits, people first.
+SELECT t.run_id, t.step_key, t.state = 1 AS waits
+  FROM ticket AS t
  WHERE t.open AND t.shard_id = ANY ($1::smallint[])
- ORDER BY t.enqueued_ms, t.run_id, t.step_key;
+ ORDER BY t.state = 1, t.run_class IN (2, 3), t.enqueued_ms, t.run_id, t.step_key;
 
 -- name: read_open_of_runs
 -- Everything open of these runs.
