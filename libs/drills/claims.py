@@ -1,8 +1,8 @@
 """Authoritative for what a change of leaders may cost: when claims go on, which steps had two live leases, which tickets are
 lost, which leases expired although their worker lived. Pure: facts in, figures out.
 
-Times of claims are the scheduler's own (`leased_at`, `ended_at` of attempts), by the machine's wall clock, which all processes of
-a drill share; the fault's fact names that clock as well. Can go wrong: a drill in which no shard changed hands, and everything
+Times of claims are the scheduler's own (`leased_at`, `ended_at` of attempts), by the machine's wall clock, which all processes
+of a drill share; the fault's fact names that clock as well. Can go wrong: a drill in which no shard changed hands, and all
 looks well. Then there is no first claim, which is red.
 """
 

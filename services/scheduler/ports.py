@@ -238,7 +238,7 @@ class Tx(Protocol):
         ...
 
     async def open_keys(self, shards: Collection[int]) -> tuple[list[Key], list[Key]]:
-        """Open tickets of these shards: what is leased or ending, and what waits, people first, then in the order in which it came."""
+        """Open tickets of these shards: what is leased or ending, and what waits, people first, then as it came."""
         ...
 
     async def open_rows_of(self, runs: Collection[UUID]) -> list[TicketRow]:

@@ -1,7 +1,7 @@
 """Leaders that change under load: what every drill of them asserts, and the hand-overs that operators make on purpose.
 
-Beside the ordinary traffic (whose steps have a TTL of 3 s) some runs hold a lease with the default TTL through the whole fault: they may not
-expire. Can go wrong: a hand-over that met nothing. Shards that changed hands are counted, and none is red.
+Beside the ordinary traffic (whose steps have a TTL of 3 s) some runs hold a lease with the default TTL through the whole fault:
+they may not expire. Can go wrong: a hand-over that met nothing. Shards that changed hands are counted, and none is red.
 """
 
 import os

@@ -1,7 +1,7 @@
-"""A kill switch thrown while its tenant calls tools and commits: once every point has said that it is enforced, nothing commits.
+"""A kill switch thrown while its tenant calls tools: once every point has said that it is enforced, nothing commits.
 
-What commits is read from the gateway's own rows, by when each try was intended. Can go wrong: a switch that met nobody. Calls are under
-way when it is thrown, and attempts must have been refused.
+What commits is read from the gateway's own rows, by when each try was intended. Can go wrong: a switch that met nobody. Calls
+are under way when it is thrown, and runs are in the middle of their effects.
 """
 
 import asyncio

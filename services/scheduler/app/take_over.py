@@ -1,8 +1,9 @@
 """Becoming a shard's leader: confirmed in its row, then its tickets into memory.
 
-Tickets come by pages, each read and put into memory before the next: a hundred thousand at once would keep a transaction open and the
-process from everything else for seconds, heartbeats and its own session at etcd included. What is leased comes first, before anything is
-led: a heartbeat must never meet a leader that does not know its lease. What waits comes afterwards, while the first of it is granted already.
+Tickets come by pages, each read and put into memory before the next: a hundred thousand at once would keep a transaction open
+and the process from everything else for seconds, heartbeats and its own session at etcd included. What is leased comes first,
+before anything is led: a heartbeat must never meet a leader that does not know its lease. What waits comes after it, while the
+first of it is granted already.
 
 Live leases keep the tuple they were granted under and get a full TTL of grace, within one incarnation of the database; what an
 earlier one granted ends as lost, and every fence that it issued is raised again, whatever is noted of it.
@@ -81,7 +82,7 @@ async def _load(ports: Ports, book: Book, acting: Sequence[Key], waiting: Sequen
 
 
 async def _page(ports: Ports, keys: Sequence[Key]) -> list[tuple[TicketRow, GateState | None]]:
-    """Rows and their gates, in order. Nobody but this process may change them by now, but for gates: raises are noticed by themselves."""
+    """Rows and their gates, in order. Only this process may change the rows by now; raises of gates are noticed."""
     rows = await ports.db.read_rows(keys)
     gates = await ports.db.read_gates({run_id for run_id, _ in keys})
     return [(rows[key], gates.get(key[0])) for key in keys if key in rows]
