@@ -34,11 +34,16 @@ PREFIX = b"/runway/scheduler/shards/"
 SHARDS, AUTOMATION = 64, 2
 NOW = "SELECT extract(epoch FROM clock_timestamp()) * 1000"
 PATIENCE_S = 60.0
-PROBED = 20
+PROBES, PROBED = 2, 20
 CLAIMS_OVER_S = 2.0
 WATCHED_S = 12.0
 """Longer than a lease's TTL."""
 FIRST_GRANT = "SELECT min(leased_ms) FROM scheduler.attempt WHERE leased_ms > $1 AND authority_epoch > $2"
+HELD_BADLY = """
+SELECT count(*) FROM scheduler.attempt AS a JOIN scheduler.ticket AS t USING (run_id, step_key)
+ WHERE a.end_kind <> 1 AND t.handler LIKE 'bench-held.%'
+"""
+"""Of leases that were held all the while. A grant whose answer died with the leader is another thing: nobody ever had it."""
 TWICE = """
 SELECT count(*) FROM scheduler.attempt AS a JOIN scheduler.attempt AS b USING (run_id, step_key)
  WHERE a.lease_epoch < b.lease_epoch AND b.leased_ms < a.ended_ms
@@ -71,7 +76,7 @@ async def takeover(tickets: int = 100_000, leases: int = 10_000) -> dict[str, An
         await fill(owner, flows.one, tickets, AUTOMATION)
         await reaches(bench, tickets)
         probes = await stack.enter_async_context(
-            raw_fleet(bench.target, key, handlers(flows.one), workers=2, slots=2, step_s=0.0, name="probe")
+            raw_fleet(bench.target, key, handlers(flows.one), workers=PROBES, slots=PROBES, step_s=0.0, name="probe")
         )
         seen = _Seen()
         watching = asyncio.create_task(_watch(installation.etcd.endpoints, seen))
@@ -95,11 +100,12 @@ async def takeover(tickets: int = 100_000, leases: int = 10_000) -> dict[str, An
                 "kill_to_grant_ms": found["kill_to_grant_ms"],
                 "counts_off": abs(exact["ready"] - exact["ready_rows"]) + abs(exact["live"] - exact["live_rows"]),
                 "leases_gone": leases - exact["live_rows"] if leases > exact["live_rows"] else 0,
-                "leases_ended_badly": await bench.admin.fetchval(BADLY),
+                "leases_ended_badly": await bench.admin.fetchval(HELD_BADLY),
                 "overlapping_leases": await bench.admin.fetchval(TWICE),
                 "told_fenced": sum(worker.fenced for worker in holders),
             },
             **found,
+            "grants_lost_with_the_leader": await bench.admin.fetchval(BADLY) - await bench.admin.fetchval(HELD_BADLY),
         }
 
 
@@ -140,7 +146,7 @@ async def _killed(bench: Bench, installation: Installation, other: Client, seen:
     while time.monotonic() < end and (grant_ms is None or rebuilt_ms is None):
         if grant_ms is None:
             grant_ms = await bench.admin.fetchval(FIRST_GRANT, int(killed_ms), former)
-        if rebuilt_ms is None and sum(shard.led_here for shard in await other.shards()) == SHARDS:
+        if rebuilt_ms is None and await _is_whole(bench, other):
             rebuilt_ms = time.time() * 1000
         await asyncio.sleep(0.05)  # between two looks
     confirmed = await bench.admin.fetchrow("SELECT min(confirmed_ms) AS first, max(confirmed_ms) AS last FROM scheduler.shard")
@@ -157,6 +163,13 @@ async def _killed(bench: Bench, installation: Installation, other: Client, seen:
         "session_end_to_all_rebuilt_ms": since(rebuilt_ms, seen.ended_ms),
         "kill_to_grant_ms": since(grant_ms, killed_ms),
     }
+
+
+async def _is_whole(bench: Bench, other: Client) -> bool:
+    """Whether the new leader has every ticket in memory, but for those that are being granted at this moment."""
+    shards = await other.shards()
+    rows = await waiting(bench, READY)
+    return sum(s.led_here for s in shards) == SHARDS and sum(s.ready_tickets for s in shards) >= rows - PROBES
 
 
 async def _counted(bench: Bench, other: Client, probes: Sequence[RawWorker]) -> dict[str, int]:
