@@ -2,7 +2,7 @@
 
 import asyncio
 import contextlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 from runway.internal.inbox.v1 import inbox_pb2
@@ -23,6 +23,7 @@ from services.scheduler.app.explain_lost import reconsider_parked
 from services.scheduler.app.obey_gates import look_for_raises
 from services.scheduler.app.obey_holds import Obedience
 from services.scheduler.app.reclaim_slots import Reclaim
+from services.scheduler.clients.leaders import Leaders
 from services.scheduler.domain.buckets import View
 from services.scheduler.domain.holds import Place
 from services.scheduler.domain.resources import text_of
@@ -60,6 +61,7 @@ class HouseKeeping(Protocol):
 NOTE_INTERVAL_MS = 500
 RECLAIM_INTERVAL_MS = 1_000
 SHARES_INTERVAL_MS = 500
+LEADERS_INTERVAL_MS = 500
 BUCKETS_INTERVAL_MS = 500
 BUCKETS_WAKE_MS = 100
 
@@ -184,6 +186,29 @@ def bucket_loops(buckets: BucketReads, book: Book) -> list[Every | Loop]:
             book.reconsider()
 
     return [Every(BUCKETS_INTERVAL_MS, look, "read_buckets"), Every(BUCKETS_WAKE_MS, wake, "reconsider_buckets")]
+
+
+class LeaderRows(Protocol):
+    """Who leads, as confirmed."""
+
+    async def shards(self) -> list[Mapping[str, Any]]:
+        """All shards."""
+        ...
+
+
+def leader_loops(
+    leaders: Leaders, rows: LeaderRows, hears_etcd: Callable[[], bool], on_others: Callable[[], None]
+) -> list[Every | Loop]:
+    """Who leads is read from the rows for as long as etcd is not heard."""
+
+    async def read() -> None:
+        found: dict[int, tuple[str, str]] = {}
+        if not hears_etcd():
+            found = {row["shard_id"]: (row["holder"], row["address"]) for row in await rows.shards()}
+        if leaders.confirmed(found) and found:
+            on_others()
+
+    return [Every(LEADERS_INTERVAL_MS, read, "read_leaders")]
 
 
 def obedience_loops(obedience: Obedience, settings: SchedulerSettings) -> list[Every | Loop]:

@@ -41,7 +41,7 @@ from services.scheduler.clients.notices import EventNotices
 from services.scheduler.clients.owners import OwnerClient
 from services.scheduler.clients.tokens import LeaseTokens
 from services.scheduler.consumers import Inbox
-from services.scheduler.loops import SchedulerStuck, bucket_loops, loops, obedience_loops, share_loops
+from services.scheduler.loops import SchedulerStuck, bucket_loops, leader_loops, loops, obedience_loops, share_loops
 from services.scheduler.ports import Limits, Ports
 from services.scheduler.servicer import WorkerServicer
 from services.scheduler.servicer_control import InternalServicer, SchedulerFences, SchedulerServicer
@@ -307,6 +307,7 @@ async def compose(host: Host, settings: SchedulerSettings | None = None) -> Serv
         loops=[
             Loop("relay", relay.run),
             *leadership.loops(desk.answer_idle),
+            *leader_loops(leaders, control_reads, leadership.healthy, desk.answer_idle),
             *obedience_loops(obedience, settings),
             forgetting(store.forget_runs, host.clock, host.settings.retention_ms),
             *share_loops(shares, book, leadership.member_id),

@@ -33,7 +33,8 @@ SHARED_ROUND_MS = 500
 FORWARD_MS = 5_000
 PAUSE_S = 0.1
 """Between two rounds of a claim that found nothing at once."""
-BEAT_MS = 2_000
+BEAT_MS = 800
+"""How long another leader is waited for: less than a worker waits for its beat, whose other leases are answered here."""
 POLLS_AGAIN_PER_S = 100
 Q = TypeVar("Q", bound=Message)
 A = TypeVar("A", bound=Message)

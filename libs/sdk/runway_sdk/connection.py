@@ -106,8 +106,10 @@ def _no_profile(profile: Path, why: str) -> RunwayError:
 class Connection:
     """Channels by address, opened once: for ordinary calls, and for those that must not queue behind them."""
 
-    def __init__(self, target: Target) -> None:
+    def __init__(self, target: Target, *, alone: bool = False) -> None:
+        """`alone`: shares no socket with another connection of this process, so that a new one is new indeed."""
         self.target = target
+        self._options = [*_OPTIONS, ("grpc.use_local_subchannel_pool", 1)] if alone else _OPTIONS
         self._channels: dict[str, grpc.aio.Channel] = {}
         self._stubs: dict[tuple[str, Callable[..., Any]], Any] = {}
         self.metadata: tuple[tuple[str, str | bytes], ...] = (("authorization", f"Bearer {target.api_key}"),)
@@ -138,8 +140,8 @@ class Connection:
 
     def _open(self, address: str) -> grpc.aio.Channel:
         if self.target.tls:
-            return grpc.aio.secure_channel(address, grpc.ssl_channel_credentials(), options=_OPTIONS)
-        return grpc.aio.insecure_channel(address, options=_OPTIONS)
+            return grpc.aio.secure_channel(address, grpc.ssl_channel_credentials(), options=self._options)
+        return grpc.aio.insecure_channel(address, options=self._options)
 
     async def call(
         self,

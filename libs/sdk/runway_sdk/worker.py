@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
 
+import grpc
 from google.protobuf.duration_pb2 import Duration
 from runway.common.v1 import common_pb2
 from runway.scheduler.v1 import worker_service_pb2 as pb
@@ -37,6 +38,8 @@ CLAIM_WAIT_S = 20
 PROVIDER_PAUSE_S = 2.0
 BEAT_TICK_S = 0.2
 """How often it is looked which attempts are due to beat: the shortest interval there is."""
+BEAT_PATIENCE = 2 / 3
+"""Of the interval between beats, how long an answer is waited for: a lease lives for three, and two tries must fit."""
 LAST_ANSWER_S = 2.0
 """How long a draining worker waits for what its claim got."""
 STOP_S = 5.0
@@ -94,12 +97,14 @@ class Worker:
         self._away = False
         self._reporter = Reporter(self._complete)
         self._connection: Connection | None = None
+        self._beating: Connection | None = None
 
     async def run(self) -> None:
         """Works until `drain` is called or the task is cancelled."""
         self._connection = Connection(self._target)
         self._stub = worker_service_pb2_grpc.WorkerServiceStub(self._connection.public("scheduler"))
         self._control = worker_service_pb2_grpc.WorkerServiceStub(self._connection.control("scheduler"))
+        self._beat_anew()
         beating = asyncio.create_task(self._beat())
         try:
             await self._claim()
@@ -112,6 +117,8 @@ class Worker:
                 live.task.cancel()
             await asyncio.gather(beating, *(live.task for live in list(self._live.values())), return_exceptions=True)
             await self._connection.close()
+            if self._beating is not None:
+                await self._beating.close()
 
     def drain(self) -> None:
         """Waits for no new work; `run` returns when what runs has ended. What was being granted at this moment still runs."""
@@ -318,7 +325,6 @@ class Worker:
 
     async def _beat(self) -> None:
         """Beats for every attempt that is due, one call at a time; a lost answer is no answer, the next beat asks again."""
-        assert self._connection is not None
         loop = asyncio.get_running_loop()
         while True:
             await asyncio.sleep(BEAT_TICK_S)
@@ -330,8 +336,14 @@ class Worker:
                 except Exception:  # leases must not end because one beat failed
                     log.exception("a heartbeat failed")
 
+    def _beat_anew(self) -> None:
+        """Beats have a connection of their own. A replica that stopped keeps its connections and answers nothing; keepalive finds
+        out later than a lease lives, so after one silent beat the next takes a new connection, to a replica that answers."""
+        self._beating = Connection(self._target, alone=True)
+        self._beats = worker_service_pb2_grpc.WorkerServiceStub(self._beating.control("scheduler"))
+
     async def _beat_once(self, due: Sequence[_Live], now: float) -> None:
-        assert self._connection is not None
+        assert self._beating is not None
         beats = [
             pb.Heartbeat(
                 run_id=live.lease.run_id,
@@ -345,9 +357,14 @@ class Worker:
         tokens = [live.holder.token for live in due]
         shortest = min(live.interval_s for live in self._live.values() or due)  # a silent call delays the beats of all
         try:
-            answer = await self._connection.call(self._control.HeartbeatAttempts, request, timeout_s=max(1.0, shortest))
+            patience_s = max(1.0, shortest * BEAT_PATIENCE)
+            answer = await self._beating.call(self._beats.HeartbeatAttempts, request, timeout_s=patience_s)
         except RunwayError as error:
             log.debug("a heartbeat got no answer: %s", error)
+            if error.code is grpc.StatusCode.DEADLINE_EXCEEDED:
+                silent = self._beating
+                self._beat_anew()
+                await silent.close()
             return
         for live, token, result in zip(due, tokens, answer.results, strict=True):
             live.beat_at = now + live.interval_s

@@ -1,5 +1,8 @@
 """Leaders of other shards: who they are, and calls forwarded to them. A worker talks to one replica, which asks the others.
 
+Who leads is heard from etcd; a replica that hears no etcd reads the shards' rows instead, where each leader confirmed itself. Else
+whoever is connected to a replica that was cut off would be told of no leader for as long as that lasts.
+
 Can go wrong: a leader that changed a moment ago. It refuses NO_LEADER, and the caller repeats; nothing is decided by a replica
 that does not lead.
 """
@@ -51,6 +54,13 @@ class Leaders:
         self._book = book
         self._elected: Elected | None = None
         self._member_id = ""
+        self._confirmed: dict[int, tuple[str, str]] = {}
+
+    def confirmed(self, leaders: Mapping[int, tuple[str, str]]) -> bool:
+        """Who leads as the rows say (holder, address), while etcd is not heard; none: it is heard. Whether this is news."""
+        news = self._confirmed != leaders
+        self._confirmed = dict(leaders)
+        return news
 
     def campaign(self, elected: Elected, member_id: str) -> None:
         """From now on elections are known."""
@@ -58,6 +68,9 @@ class Leaders:
 
     def address(self, shard: int) -> str | None:
         """The control address of the other process that leads a shard."""
+        if self._confirmed:
+            holder, address = self._confirmed.get(shard, ("", ""))
+            return address if address and holder != self._member_id else None
         leader = self._elected.leader(shard) if self._elected is not None else None
         return None if leader is None or leader.member_id == self._member_id else leader.address
 

@@ -58,3 +58,27 @@ async def test_callers_leave_a_peer_that_stopped(options: Sequence[tuple[str, in
                             break
             finally:
                 stopped.send_signal(signal.SIGCONT)
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.requirement("sched.authority")
+async def test_a_new_connection_goes_to_a_replica_that_answers_long_before_keepalive_finds_out() -> None:
+    async with replica() as (stopped, first), replica() as (_, second):
+        target = runway_sdk.connection.Target(f"ipv4:127.0.0.1:{first},127.0.0.1:{second}", "rk_x")
+        loop = asyncio.get_running_loop()
+        connection = runway_sdk.connection.Connection(target, alone=True)
+        request = health_pb2.HealthCheckRequest()
+        await health_pb2_grpc.HealthStub(connection.public("scheduler")).Check(request, timeout=20)
+        stopped.send_signal(signal.SIGSTOP)
+        try:
+            with pytest.raises(grpc.aio.AioRpcError):
+                await health_pb2_grpc.HealthStub(connection.public("scheduler")).Check(request, timeout=1)
+            began = loop.time()
+            fresh = runway_sdk.connection.Connection(target, alone=True)
+            health = health_pb2_grpc.HealthStub(fresh.public("scheduler"))
+            await health.Check(request, timeout=30, wait_for_ready=True)
+            assert loop.time() - began < 4, "a lease of the default TTL would have expired"
+            await fresh.close()
+            await connection.close()
+        finally:
+            stopped.send_signal(signal.SIGCONT)
