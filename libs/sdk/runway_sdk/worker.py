@@ -337,8 +337,8 @@ class Worker:
                     log.exception("a heartbeat failed")
 
     def _beat_anew(self) -> None:
-        """Beats have a connection of their own. A replica that stopped keeps its connections and answers nothing; keepalive finds
-        out later than a lease lives, so after one silent beat the next takes a new connection, to a replica that answers."""
+        """Beats have a connection of their own. A replica that stopped keeps its connections and answers nothing; keepalive
+        finds out later than a lease lives, so after one silent beat the next takes a new connection, to who answers."""
         self._beating = Connection(self._target, alone=True)
         self._beats = worker_service_pb2_grpc.WorkerServiceStub(self._beating.control("scheduler"))
 

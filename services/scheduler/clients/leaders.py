@@ -1,7 +1,7 @@
 """Leaders of other shards: who they are, and calls forwarded to them. A worker talks to one replica, which asks the others.
 
-Who leads is heard from etcd; a replica that hears no etcd reads the shards' rows instead, where each leader confirmed itself. Else
-whoever is connected to a replica that was cut off would be told of no leader for as long as that lasts.
+Who leads is heard from etcd; a replica that hears no etcd reads the shards' rows instead, where each leader confirmed itself.
+Else whoever is connected to a replica that was cut off would be told of no leader for as long as that lasts.
 
 Can go wrong: a leader that changed a moment ago. It refuses NO_LEADER, and the caller repeats; nothing is decided by a replica
 that does not lead.

@@ -191,3 +191,35 @@ async def test_an_etcd_restored_to_the_past_is_refused_until_its_generation_is_r
     (lease,) = await claim(replica.worker())
     assert lease.authority_epoch >> 40 == 1
     assert await world.hand.fetchval("SELECT count(*) FROM shard_reset") == 64
+
+
+@pytest.mark.requirement("sched.authority")
+async def test_through_a_replica_that_hears_no_etcd_the_other_one_is_reached(world: World, etcd_server: list[str]) -> None:
+    hears = world.endpoints
+    async with FaultProxy(int(etcd_server[0].rpartition(":")[2])) as proxy:
+        world.endpoints = f"127.0.0.1:{proxy.port}"
+        cut = await world.replica(etcd_ttl_ms=1_000)
+        run_id, later = new_run(), new_run()
+        await world.ready(cut, run_id)
+        worker = cut.worker()
+        (lease,) = await claim(worker)
+        world.endpoints = hears
+        other = await world.replica(led=None, etcd_ttl_ms=1_000)
+        proxy.silence()
+        await wait_until(lambda: other.led == 64, 15.0, what="the other leads everything")
+        assert cut.led == 0
+
+        async def lives() -> bool:
+            return bool((await beat(worker, lease)).status == pb.LEASE_STATUS_LIVE)
+
+        await wait_until(lives, 5.0, what="a heartbeat through the replica that was cut off")
+        assert not await healthy(cut), "it says of itself that it is cut off"
+        assert (await world.ready(cut, later)).verdict == 1
+        (claimed,) = await claim(worker)
+        assert claimed.run_id == str(later)
+        assert (await complete(worker, lease.lease_token)).recorded
+        assert (await complete(worker, claimed.lease_token)).recorded
+        proxy.heal()
+        await wait_until(lambda: cut.led > 0, 15.0, what="its share is its own again")
+        assert await healthy(cut)
+        await world.end(cut)
