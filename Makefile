@@ -12,11 +12,13 @@ FUZZ := tests/rpc/test_garbage.py tests/rpc/test_garbage_internal.py tests/unit/
 SECONDS ?=
 RUNS ?=
 MINUTES ?=
+BEATS ?=
 RATE ?=
 DRILLS ?=
+ROWS ?=
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help demo test models simulate soak mutants fuzz chaos dev lint types gen gen-check bench bench-check lock clean
+.PHONY: help demo test models simulate soak mutants fuzz chaos dev lint types gen gen-check bench bench-check numbers lock clean
 .DEFAULT_GOAL := help
 
 help:  ## this list
@@ -56,9 +58,10 @@ fuzz: $(READY)  ## nonsense for every RPC, event and decoder, for minutes; SEED=
 simulate: $(READY)  ## one seed of the simulation with its history, SEED=1
 	@$(BIN)/python -m tests.simulation --seed $(or $(SEED),1)
 
-soak: $(READY)  ## seeds of the simulation for SECONDS=600 from SEED=1 on, then the seeds' day RUNS=100000, then steady load for MINUTES=60; 0: without
+soak: $(READY)  ## seeds of the simulation for SECONDS=600 from SEED=1 on, then the seeds' day RUNS=100000, 10,000 live attempts for twice BEATS=300 s, then steady load for MINUTES=60; 0: without
 	$(if $(filter 0,$(SECONDS)),,$(BIN)/python -m tests.simulation --soak $(or $(SECONDS),600) --seed $(or $(SEED),1))
 	$(if $(filter 0,$(RUNS)),,$(BIN)/python -m tests.bench day $(or $(RUNS),100000) 60)
+	$(if $(filter 0,$(BEATS)),,$(BIN)/python -m tests.bench heartbeats --seconds $(or $(BEATS),300))
 	$(if $(filter 0,$(MINUTES)),,$(BIN)/python -m tests.bench steady $(or $(MINUTES),60) $(or $(RATE),30))
 
 mutants: $(READY)  ## every guard of the simulation's list taken out, on the day made for it, SEED=1; a minute
@@ -85,6 +88,10 @@ gen-check: $(GEN)  ## compares the committed stubs with proto/
 
 bench: $(READY)  ## steps, launches, latency, growth beside Restate, DBOS and Temporal, into build/bench; 15 minutes
 	$(BIN)/python -m tests.bench
+
+numbers: $(READY)  ## what scheduling promises, at full size, into build/bench; 20 minutes; ROWS="flood shares takeover queue heartbeats" for some
+	@failed=; for row in $(or $(ROWS),flood shares takeover queue heartbeats); do $(BIN)/python -m tests.bench $$row || failed="$$failed $$row"; done; \
+	test -z "$$failed" || { echo "a bound is missed:$$failed"; exit 1; }
 
 bench-check: $(READY)  ## what a step costs now, against tests/bench/ranges.json; half a minute
 	$(BIN)/python -m tests.bench check
