@@ -34,8 +34,8 @@ async def never(_: LeaseHolder, epoch: int) -> None:
 
 async def test_a_lease_that_nobody_knows_for_as_long_as_its_ttl_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
     worker, beats = Worker([], target=TARGET), Beats()
-    monkeypatch.setattr(worker, "_connection", beats)
-    monkeypatch.setattr(worker, "_control", beats, raising=False)
+    monkeypatch.setattr(worker, "_beating", beats)
+    monkeypatch.setattr(worker, "_beats", beats, raising=False)
     task = asyncio.create_task(asyncio.Event().wait())
     lease = pb.Lease(run_id="r", step_key="s", lease_ttl=Duration(seconds=9))
     live = _Live(lease, LeaseHolder(b"token", never), task, 0.0, 3.0, 100.0)  # type: ignore[arg-type]
