@@ -12,7 +12,9 @@ Can go wrong: etcd was restored to the past, or emptied, so that its epochs are 
 the shard has no leader until an operator raises its generation (a setting does it in development).
 """
 
-from collections.abc import Collection, Mapping, Sequence
+import asyncio
+from collections.abc import AsyncGenerator, Collection, Mapping, Sequence
+from contextlib import aclosing
 
 from libs.kernel.epochs import Mode
 from libs.kernel.values import value
@@ -28,6 +30,7 @@ log = get_logger(__name__)
 BATCH = 500
 PAGE = 1_000
 """Tickets read and put into memory at a time: some tens of milliseconds."""
+Page = list[tuple[TicketRow, GateState | None]]
 
 
 @value(frozen=True, slots=True)
@@ -69,28 +72,44 @@ async def _load(ports: Ports, book: Book, acting: Sequence[Key], waiting: Sequen
     """Leads these shards, with every ticket in memory; how many fences were raised again."""
     old: list[TicketRow] = []
     gates: dict[object, GateState | None] = {}
-    for start in range(0, len(acting), PAGE):
-        _put(book, await _page(ports, acting[start : start + PAGE]), old, gates)
+    async with aclosing(_pages(ports, acting)) as pages:
+        async for page in pages:
+            _put(book, page, old, gates)
     book.epochs |= epochs
-    for start in range(0, len(waiting), PAGE):
-        page = await _page(ports, waiting[start : start + PAGE])
-        # Led already: what became of a step meanwhile is known here, and later than what was read.
-        _put(book, [(row, gate) for row, gate in page if book.still(row.shard, epochs.get(row.shard, -1))], old, gates)
+    async with aclosing(_pages(ports, waiting)) as pages:
+        async for page in pages:
+            # Led already: what became of a step meanwhile is known here, and later than what was read.
+            _put(book, [(row, gate) for row, gate in page if book.still(row.shard, epochs.get(row.shard, -1))], old, gates)
     for start in range(0, len(old), BATCH):
         await _heal(ports, book, old[start : start + BATCH], dict(epochs), gates)
     return len(old)
 
 
-async def _page(ports: Ports, keys: Sequence[Key]) -> list[tuple[TicketRow, GateState | None]]:
+async def _pages(ports: Ports, keys: Sequence[Key]) -> AsyncGenerator[Page, None]:
+    """Page by page; the database reads the next while this process does with one what it must."""
+    starts = range(0, len(keys), PAGE)
+    reading = asyncio.create_task(_page(ports, keys[:PAGE]))
+    try:
+        for start in starts:
+            page = await reading
+            reading = asyncio.create_task(_page(ports, keys[start + PAGE : start + 2 * PAGE]))
+            yield page
+    finally:
+        reading.cancel()
+        await asyncio.gather(reading, return_exceptions=True)
+
+
+async def _page(ports: Ports, keys: Sequence[Key]) -> Page:
     """Rows and their gates, in order. Only this process may change the rows by now; raises of gates are noticed."""
-    rows = await ports.db.read_rows(keys)
-    gates = await ports.db.read_gates({run_id for run_id, _ in keys})
+    if not keys:
+        return []
+    rows, gates = await asyncio.gather(ports.db.read_rows(keys), ports.db.read_gates({run_id for run_id, _ in keys}))
     return [(rows[key], gates.get(key[0])) for key in keys if key in rows]
 
 
 def _put(
     book: Book,
-    page: Sequence[tuple[TicketRow, GateState | None]],
+    page: Page,
     old: list[TicketRow],
     gates: dict[object, GateState | None],
 ) -> None:

@@ -90,7 +90,10 @@ class WaitingLine:
 
     def add(self, ticket: Candidate) -> None:
         """In its place."""
-        bisect.insort(self._tickets, ticket, lo=self._start, key=_place)
+        if not self or self._tickets[-1].place < ticket.place:  # what comes is most often the newest
+            self._tickets.append(ticket)
+        else:
+            bisect.insort(self._tickets, ticket, lo=self._start, key=_place)
 
     def remove(self, ticket: Candidate) -> None:
         """Out of its place."""

@@ -10,6 +10,10 @@ from services.scheduler.domain.ticket import Contract, End, Failure, Ticket, Tic
 from services.scheduler.ports import GateState
 
 Row = asyncpg.Record
+_STATES = {state.value: state for state in TicketState}
+_ENDS = {end.value: end for end in End}
+_MODES = {mode.value: mode for mode in Mode}
+"""Looked up: calling an enumeration costs a third of what else a row costs, and a takeover reads a hundred thousand."""
 
 
 def lines(text: str) -> tuple[str, ...]:
@@ -37,7 +41,7 @@ def ticket(row: Row) -> TicketRow:
     return TicketRow(
         run_id=row["run_id"],
         step_key=row["step_key"],
-        state=TicketState(row["state"]),
+        state=_STATES[row["state"]],
         ticket_sequence=row["ticket_sequence"],
         tenant=row["tenant"],
         project=row["project"],
@@ -68,10 +72,10 @@ def ticket(row: Row) -> TicketRow:
         ended_authority=row["ended_authority"],
         ended_lease=row["ended_lease"],
         ended_ms=row["ended_ms"],
-        end=End(row["end_kind"]),
+        end=_ENDS[row["end_kind"]],
         failure=Failure(failed, row["failure_message"], row["failure_type"]) if failed else None,
         report=row["report"],
-        unresolved=unresolved_of(row["unresolved"]),
+        unresolved=unresolved_of(row["unresolved"]) if row["unresolved"] else {},
         awaits=lines(row["awaits"]),
         input_bytes=row["input_bytes"],
     )
@@ -85,4 +89,4 @@ def put_ticket(ticket: Ticket, row: Row, now_ms: int) -> TicketRow:
 
 def gate(row: Row) -> GateState:
     """A run's gate."""
-    return GateState(row["epoch"], Mode(row["mode"]), row["stamp"], row["outcome"])
+    return GateState(row["epoch"], _MODES[row["mode"]], row["stamp"], row["outcome"])
