@@ -45,6 +45,10 @@ class Elected(Protocol):
         """The leader of a shard."""
         ...
 
+    def healthy(self) -> bool:
+        """Whether etcd is heard."""
+        ...
+
 
 class Leaders:
     """Forwards to the control port of other replicas."""
@@ -68,7 +72,7 @@ class Leaders:
 
     def address(self, shard: int) -> str | None:
         """The control address of the other process that leads a shard."""
-        if self._confirmed:
+        if self._confirmed and self._elected is not None and not self._elected.healthy():
             holder, address = self._confirmed.get(shard, ("", ""))
             return address if address and holder != self._member_id else None
         leader = self._elected.leader(shard) if self._elected is not None else None
