@@ -52,26 +52,29 @@ def _kept() -> str:
     return ""
 
 
+def _stub(named: str, connection: Any) -> Any:
+    from runway.gateway.v1.bucket_service_pb2_grpc import BucketServiceStub
+    from runway.launch.v1.scope_service_pb2_grpc import ScopeServiceStub
+    from runway.scheduler.v1.control_service_pb2_grpc import ControlServiceStub
+    from runway.scheduler.v1.share_service_pb2_grpc import ShareServiceStub
+
+    service, make = {
+        "holds": ("scheduler", ControlServiceStub),
+        "shares": ("scheduler", ShareServiceStub),
+        "buckets": ("gateway", BucketServiceStub),
+        "scopes": ("launch", ScopeServiceStub),
+    }[named]
+    return make(connection.control(service))
+
+
 @asynccontextmanager
-async def operators(*, of_shares: bool = False, of_buckets: bool = False, of_scopes: bool = False) -> AsyncIterator[Ask]:
-    """`await ask("PutHold", request)` at the ControlService; or at the ShareService, the BucketService, the ScopeService."""
-    from runway.gateway.v1 import bucket_service_pb2_grpc
-    from runway.launch.v1 import scope_service_pb2_grpc
-    from runway.scheduler.v1 import control_service_pb2_grpc, share_service_pb2_grpc
+async def operators(of: str = "holds") -> AsyncIterator[Ask]:
+    """`await ask("PutHold", request)` at the service of holds, shares, buckets or scopes, on its control port."""
     from runway_sdk.connection import Connection, find_target
 
     connection = Connection(find_target())
     connection.metadata = ((SECRET_METADATA, _secret()),)
-    channel = connection.control("gateway" if of_buckets else "launch" if of_scopes else "scheduler")
-    stub: Any
-    if of_buckets:
-        stub = bucket_service_pb2_grpc.BucketServiceStub(channel)
-    elif of_scopes:
-        stub = scope_service_pb2_grpc.ScopeServiceStub(channel)
-    elif of_shares:
-        stub = share_service_pb2_grpc.ShareServiceStub(channel)
-    else:
-        stub = control_service_pb2_grpc.ControlServiceStub(channel)
+    stub = _stub(of, connection)
 
     async def ask(method: str, request: "Message") -> Any:
         return await connection.call(getattr(stub, method), request)

@@ -8,11 +8,10 @@ from runway.gateway.v1 import bucket_service_pb2_grpc
 from runway.internal.gateway.v1 import gateway_internal_pb2 as internal_pb
 from runway.internal.gateway.v1 import gateway_internal_pb2_grpc
 
-from libs.kernel.refusal import not_found
 from services.gateway import translate
 from services.gateway.app.draw_buckets import Buckets, Rows
 from services.gateway.app.view_buckets import Seen, view_buckets
-from services.gateway.domain.bucket_changes import BucketAsk, Change, check_name
+from services.gateway.domain.bucket_changes import BucketAsk, Change, check_name, no_bucket
 from services.gateway.domain.buckets import CALLS, TOKENS, Bucket, Kind, Name
 from services.gateway.ports import Tools
 
@@ -99,7 +98,7 @@ class BucketServicer(bucket_service_pb2_grpc.BucketServiceServicer):
         for seen in await self._seen():
             if seen.bucket.name == name:
                 return _message(seen)
-        raise not_found("bucket")  # taken away a moment later
+        raise no_bucket(name)  # taken away a moment later
 
 
 class BucketViewServicer(gateway_internal_pb2_grpc.BucketViewServiceServicer):

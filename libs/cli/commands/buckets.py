@@ -26,7 +26,7 @@ def list_buckets(form: Form = FORM) -> None:
     async def work() -> None:
         from runway.gateway.v1 import bucket_service_pb2 as pb
 
-        async with operators(of_buckets=True) as ask:
+        async with operators("buckets") as ask:
             answer = await ask("ListBuckets", pb.ListBucketsRequest())
         show_rows([_row(bucket) for bucket in answer.buckets], COLUMNS, form)
 
@@ -57,7 +57,7 @@ def put_bucket(
             reason=reason,
             **_expected(expected),
         )
-        async with operators(of_buckets=True) as ask:
+        async with operators("buckets") as ask:
             show_one(_row((await ask("PutBucket", request)).bucket), form)
 
     run_async(work)
@@ -73,7 +73,7 @@ def remove_bucket(
         from runway.gateway.v1 import bucket_service_pb2 as pb
 
         request = pb.RemoveBucketRequest(name=_name(kind, name, unit), actor=actor(), reason=reason, **_expected(expected))
-        async with operators(of_buckets=True) as ask:
+        async with operators("buckets") as ask:
             show_one({"removed": f"{kind} {name} ({unit})", "version": (await ask("RemoveBucket", request)).version}, form)
 
     run_async(work)
@@ -97,7 +97,7 @@ def put_weight(
         request = pb.PutBucketWeightRequest(
             name=_name(kind, name, unit), tenant=tenant, weight=weight, actor=actor(), reason=reason
         )
-        async with operators(of_buckets=True) as ask:
+        async with operators("buckets") as ask:
             show_one(_row((await ask("PutBucketWeight", request)).bucket), form)
 
     run_async(work)
@@ -110,7 +110,7 @@ def changes(form: Form = FORM) -> None:
     async def work() -> None:
         from runway.gateway.v1 import bucket_service_pb2 as pb
 
-        async with operators(of_buckets=True) as ask:
+        async with operators("buckets") as ask:
             answer = await ask("ListBucketChanges", pb.ListBucketChangesRequest(page_size=500))
         rows = [row | _named(change.name) for row, change in zip(rows_of(answer.changes), answer.changes, strict=True)]
         columns = ["version", "kind", "name", "unit", "tenant", "changed_at", "actor", "reason", "former", "became"]

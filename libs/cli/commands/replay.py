@@ -42,7 +42,7 @@ def record(
     async def work() -> None:
         from runway.scheduler.v1 import share_service_pb2 as sh
 
-        async with operators(of_shares=True) as ask:
+        async with operators("shares") as ask:
             shares = await ask("GetShares", sh.GetSharesRequest())
         if str(file) == "-":
             count = await _write(sys.stdout, _header(shares), begins, ends, tenant)

@@ -66,7 +66,7 @@ def release(
         request = pb.ReleaseScopeRequest(
             kind=_kind(kind), name=name, reason=reason, actor=actor(), dry_run=dry_run, **_expected(expected)
         )
-        async with operators(of_scopes=True) as ask:
+        async with operators("scopes") as ask:
             _show(await ask("ReleaseScope", request), form)
 
     run_async(work)
@@ -80,7 +80,7 @@ def list_scopes(released: bool = typer.Option(False, "--all", help="also release
         from runway.launch.v1 import scope_service_pb2 as pb
 
         rows, token = [], ""
-        async with operators(of_scopes=True) as ask:
+        async with operators("scopes") as ask:
             while True:
                 page = await ask("ListScopes", pb.ListScopesRequest(released=released, page_size=500, page_token=token))
                 rows += [_row(scope) for scope in page.scopes]
@@ -99,7 +99,7 @@ def changes(form: Form = FORM) -> None:
     async def work() -> None:
         from runway.launch.v1 import scope_service_pb2 as pb
 
-        async with operators(of_scopes=True) as ask:
+        async with operators("scopes") as ask:
             answer = await ask("ListScopeChanges", pb.ListScopeChangesRequest(page_size=500))
         rows = [
             row | {"kind": _kind_name(change.kind), "mode": MODES[change.mode]}
@@ -124,7 +124,7 @@ def _stop(kind: str, name: str, mode: int, reason: str, dry_run: bool, expected:
             unseen=unseen,
             **_expected(expected),
         )
-        async with operators(of_scopes=True) as ask:
+        async with operators("scopes") as ask:
             _show(await ask("StopScope", request), form)
 
     run_async(work)

@@ -19,7 +19,7 @@ def list_shares(form: Form = FORM) -> None:
     async def work() -> None:
         from runway.scheduler.v1 import share_service_pb2 as pb
 
-        async with operators(of_shares=True) as ask:
+        async with operators("shares") as ask:
             rows = rows_of((await ask("GetShares", pb.GetSharesRequest())).shares)
         columns = [
             "tenant",
@@ -32,6 +32,8 @@ def list_shares(form: Form = FORM) -> None:
             "most_waiting",
             "version",
         ]
+        for row in rows:
+            row["average_slots"] = round(row.get("average_slots") or 0.0, 3)
         show_rows([{name: row.get(name) for name in columns} for row in rows], columns, form)
 
     run_async(work)
@@ -56,7 +58,7 @@ def put_share(
         tenant, _, project = name.partition("/")
         told: dict[str, Any] = {"reason": reason, "actor": actor(), **_given(weight, most_leases, most_waiting, expected)}
         request = pb.PutShareRequest(tenant=tenant, project=project, unbounded=unbounded, **told)
-        async with operators(of_shares=True) as ask:
+        async with operators("shares") as ask:
             (row,) = rows_of([(await ask("PutShare", request)).share])
         show_one(row, form)
 
@@ -86,7 +88,7 @@ def policy(
     async def work() -> None:
         from runway.scheduler.v1 import share_service_pb2 as pb
 
-        async with operators(of_shares=True) as ask:
+        async with operators("shares") as ask:
             if not changed:
                 answer = await ask("GetShares", pb.GetSharesRequest())
             else:
@@ -120,7 +122,7 @@ def changes(form: Form = FORM) -> None:
     async def work() -> None:
         from runway.scheduler.v1 import share_service_pb2 as pb
 
-        async with operators(of_shares=True) as ask:
+        async with operators("shares") as ask:
             answer = await ask("ListShareChanges", pb.ListShareChangesRequest(page_size=500))
         columns = ["version", "tenant", "project", "changed_at", "actor", "reason", "former", "became"]
         show_rows(rows_of(answer.changes), columns, form)

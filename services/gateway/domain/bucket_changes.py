@@ -44,6 +44,13 @@ def check_name(name: Name) -> None:
         raise invalid_field("name.unit", "tokens are what models use, and this is a tool", "count calls")
 
 
+def no_bucket(name: Name) -> Refusal:
+    """There is none of that name."""
+    return Refusal(
+        Reason.NOT_FOUND, f"there is no bucket of {name.text}", field="name", remedy="`runway bucket list` says which there are"
+    )
+
+
 def check_version(expected: int | None, standing: int) -> None:
     """Refuses a change on top of what is not there any more."""
     if expected is not None and expected != standing:

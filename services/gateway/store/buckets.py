@@ -12,9 +12,8 @@ from typing import Any
 
 import asyncpg
 
-from libs.kernel.refusal import not_found
 from libs.pg import Database, Queries, Tx
-from services.gateway.domain.bucket_changes import BucketAsk, Change, check_version, next_bucket
+from services.gateway.domain.bucket_changes import BucketAsk, Change, check_version, next_bucket, no_bucket
 from services.gateway.domain.buckets import Bucket, Name, Standing, Use
 
 _Q = Queries.load(Path(__file__).parent / "sql" / "buckets.sql")
@@ -86,7 +85,7 @@ class BucketStore:
             await tx.fetch(_Q.lock_version)
             former = await _locked(tx, name)
             if former is None:
-                raise not_found("bucket")
+                raise no_bucket(name)
             check_version(expected, former.version)
             version = await _next(tx)
             await tx.fetch(_Q.remove_bucket, *name)
@@ -102,7 +101,7 @@ class BucketStore:
             await tx.fetch(_Q.lock_version)
             bucket = await _locked(tx, name)
             if bucket is None:
-                raise not_found("bucket")
+                raise no_bucket(name)
             found = await tx.fetch(_Q.read_weight, *name, tenant)
             version = await _next(tx)
             await tx.fetch(_Q.put_weight, *name, tenant, weight)

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 from libs.kernel.clock import Clock
 from libs.kernel.epochs import Mode
-from libs.kernel.refusal import not_found
+from libs.kernel.refusal import Reason, Refusal
 from libs.kernel.values import value
 from services.launch.domain.scopes import (
     Ack,
@@ -114,7 +114,12 @@ class Switches:
         """Drained (1) or killed (2)."""
         self._check(ask)
         if not ask.unseen and not await self._rows.seen(ask.name):
-            raise not_found(ask.name.kind)
+            raise Refusal(
+                Reason.NOT_FOUND,
+                f"no {ask.name.kind} {ask.name.scope_id} was ever seen here",
+                field="name",
+                remedy="check its name; `unseen` (`--unseen`) stops it all the same",
+            )
         now_ms = self._clock.now_ms()
 
         def decide(former: Scope | None, incarnation: int) -> Scope | None:

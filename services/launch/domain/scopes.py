@@ -8,7 +8,7 @@ from enum import StrEnum
 from uuid import UUID, uuid5
 
 from libs.kernel.epochs import Mode, incarnation_of, next_epoch
-from libs.kernel.refusal import Reason, Refusal, invalid_field, not_found
+from libs.kernel.refusal import Reason, Refusal, invalid_field
 from libs.kernel.values import value
 
 _LANE = UUID("5c0be5d4-52a3-4f0e-9a2e-0d7d6a6f0f37")
@@ -113,7 +113,9 @@ def stopped(former: Scope | None, name: Name, mode: Mode, change: Change, incarn
 def released(former: Scope | None, change: Change, incarnation: int, now_ms: int) -> Scope:
     """The scope open again; refused where it is."""
     if former is None or former.mode is Mode.OPEN:
-        raise not_found("stopped scope")
+        raise Refusal(
+            Reason.NOT_FOUND, "it is not stopped", field="name", remedy="`runway scope list` says what is; nothing was changed"
+        )
     return Scope(former.name, next_epoch(former.epoch, incarnation), Mode.OPEN, change.reason, change.actor, now_ms)
 
 

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from libs.kernel.clock import Clock
-from services.scheduler.domain.buckets import EMPTY, Allowance, View, usual
+from services.scheduler.domain.buckets import EMPTY, Allowance, View, by_call, usual
 
 MOST_ENDED = 100_000
 
@@ -44,17 +44,13 @@ class Gauges:
                 own[view.name] += max(0.0, view.level - former.level_at(view.at_ms))
         self._own = {view.name: min(own.get(view.name, view.level), view.level) for view in views}
         self.views = views
-        before: dict[str, list[View]] = {}
-        for view in views:
-            for call in view.calls:
-                before.setdefault(call, []).append(view)
-        self._before = before
+        self._before = by_call(views)
         if not views:
             self._ended.clear()
 
     def allowance(self) -> Allowance:
         """For a claim cycle."""
-        return Allowance(self.views, self._own, self._fill()) if self.views else EMPTY
+        return Allowance(self.views, self._own, self._fill(), self._before) if self.views else EMPTY
 
     def granted(self, calls: Sequence[str]) -> None:
         """A lease that may call each of these."""

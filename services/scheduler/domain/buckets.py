@@ -34,19 +34,32 @@ class View:
         return min(self.capacity, self.level + self.per_minute * max(0, now_ms - self.at_ms) / 60_000)
 
 
+def by_call(views: Sequence[View]) -> Mapping[str, Sequence[View]]:
+    """The buckets that each tool and model takes from."""
+    before: dict[str, list[View]] = {}
+    for view in views:
+        for call in view.calls:
+            before.setdefault(call, []).append(view)
+    return before
+
+
 class Allowance:
     """What a claim cycle may grant of tickets whose calls take from buckets. Counts down as the cycle grants."""
 
     __slots__ = ("_before", "_level", "kept_back")
 
-    def __init__(self, views: Sequence[View], own: Mapping[str, float], now_ms: int) -> None:
+    def __init__(
+        self,
+        views: Sequence[View],
+        own: Mapping[str, float],
+        now_ms: int,
+        before: Mapping[str, Sequence[View]] | None = None,
+    ) -> None:
+        """`before`: what `by_call` makes of the views, where it is at hand."""
         self._level = {view.name: min(view.level_at(now_ms), own.get(view.name, view.capacity)) for view in views}
         self.kept_back = False
         """Whether something was kept back."""
-        self._before: dict[str, list[View]] = {}
-        for view in views:
-            for call in view.calls:
-                self._before.setdefault(call, []).append(view)
+        self._before = by_call(views) if before is None else before
 
     def __bool__(self) -> bool:
         return bool(self._before)

@@ -5,7 +5,7 @@ Exit codes: 0 done, 1 the file is no recording, 2 wrong usage.
 
 import json
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from enum import StrEnum
 from pathlib import Path
@@ -61,6 +61,7 @@ def simulate(
     recording = _read(file)
     parts, projects = dict(recording.parts), dict(recording.projects)
     _change(parts, projects, weight, bound)
+    _strangers([*weight, *bound, *own_slots], {item.tenant for item in recording.items})
     given: dict[str, int | None] = {"reserve_permille": reserve, "migration_permille": migration}
     given |= {"half_life_ms": _ms(half_life_s), "entry_penalty_ms": _ms(entry_penalty_s)}
     policy = replace(recording.policy, **{name: number for name, number in given.items() if number is not None})
@@ -155,6 +156,13 @@ def _change(parts: dict[str, Part], projects: dict[Project, Part], weights: Sequ
             projects[(tenant, project)] = Part(most_leases=most)
         else:
             parts[name] = replace(parts.get(name) or Part(), most_leases=most)
+
+
+def _strangers(words: Sequence[str], tenants: Collection[str]) -> None:
+    """Says on stderr what was named and is nowhere in the recording: it changes nothing there."""
+    for name in dict.fromkeys(word.rpartition("=")[0].partition("/")[0] for word in words):
+        if name not in tenants:
+            print(f"no ticket of tenant {name!r} is in this recording: what is said of it changes nothing", file=sys.stderr)
 
 
 def _pairs(words: Sequence[str], option: str) -> list[tuple[str, int]]:

@@ -8,6 +8,7 @@ import pytest
 from runway.gateway.v1 import bucket_service_pb2 as pb
 from runway.gateway.v1 import bucket_service_pb2_grpc
 from runway.gateway.v1 import gateway_service_pb2 as gw
+from runway.internal.gateway.v1 import gateway_internal_pb2, gateway_internal_pb2_grpc
 from runway_sdk.values import to_value
 
 from libs.kernel.refusal import Reason, Refusal
@@ -63,6 +64,30 @@ async def test_a_call_beyond_the_bucket_is_refused_and_nothing_is_stored(stack: 
     assert again.replayed, "what the ledger answers takes nothing"
     await operator(stack).RemoveBucket(pb.RemoveBucketRequest(name=TOOL, **WHO))
     await stack.tool(attempt, "http.request", call(), slot="c")
+
+
+async def waiting(stack: Stack) -> float:
+    stub = stack.host.peers.stub("gateway", gateway_internal_pb2_grpc.BucketViewServiceStub, port="control")
+    (view,) = (await asked(stub.ReadBuckets(gateway_internal_pb2.ReadBucketsRequest()))).buckets
+    return float(view.waiting)
+
+
+@pytest.mark.requirement("sched.buckets")
+async def test_calls_that_come_again_are_counted_once_until_they_have_what_they_want(stack: Stack) -> None:
+    await put(stack, TOOL, 1, 30)
+    attempt = stack.grant()
+    await stack.tool(attempt, "http.request", call(), slot="a")
+    for slot in ("b", "c", "b", "b"):
+        assert await outcome(stack.tool(attempt, "http.request", call(), slot=slot)) == "PROVIDER_SATURATED"
+    assert await waiting(stack) == 2
+    await put(stack, TOOL, 100, 6_000)
+    for slot in ("b", "c"):
+
+        async def done(slot: str = slot) -> bool:
+            return await outcome(stack.tool(attempt, "http.request", call(), slot=slot)) == "done"
+
+        await wait_until(done, 5.0, what="a call once there is enough")
+    assert await waiting(stack) == 0
 
 
 @pytest.mark.requirement("gw.rate")

@@ -90,3 +90,23 @@ async def test_a_gateway_that_is_silent_stops_nothing_for_ever(world: World, rep
     await many(world, replica, 1, tools=["t"])
     world.buckets.away = True
     assert len(await claim(replica.worker(), slots=1, wait_ms=5_000)) == 1
+
+
+@pytest.mark.requirement("sched.buckets")
+async def test_who_waits_is_given_what_flowed_in_without_coming_again(
+    world: World, replica: Replica, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("services.scheduler.servicer.ROUND_MS", 60_000)
+    await seen(world, replica, view(-1, per_minute=120, capacity=5))
+    await many(world, replica, 1, tools=["t"])
+    world.buckets.away = True
+    async with asyncio.timeout(10):
+        assert len(await claim(replica.worker(), slots=1, wait_ms=30_000)) == 1
+
+
+@pytest.mark.requirement("sched.buckets")
+async def test_calls_that_wait_at_the_gateway_have_what_flows_in_first(world: World, replica: Replica) -> None:
+    world.buckets.views = [view(3, waiting=2)]
+    await wait_until(lambda: [v.level for v in replica.book.usage.gauges.views] == [1.0], 5.0, what="the bucket")
+    await many(world, replica, 3, tools=["t"])
+    assert len(await claim(replica.worker(), slots=3)) == 1

@@ -15,6 +15,7 @@ from services.scheduler.domain.rank import AUTOMATION, INTERACTIVE, MIGRATION
 from services.scheduler.domain.replay import NEVER, Item, Pool, Replayed, Setting, replay
 from services.scheduler.domain.shares import Part, Policy, share_error
 from services.scheduler.simulate import picture
+from services.scheduler.simulate.__main__ import _strangers
 from services.scheduler.simulate.figures import BUCKETS, contention, end_of, groups_of, waits_of
 from services.scheduler.simulate.recording import FAULTS_MOST, BadRecording, parse
 
@@ -236,3 +237,10 @@ def test_a_picture_is_drawn_or_asked_for(tmp_path: Path) -> None:
     else:
         assert done.exit_code == 2
         assert not target.exists()
+
+
+def test_what_is_said_of_a_tenant_that_is_not_in_the_recording_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+    _strangers(["a=4", "nobody=2", "nobody/p=1", "a/p=3"], {"a"})
+    assert capsys.readouterr().err.splitlines() == [
+        "no ticket of tenant 'nobody' is in this recording: what is said of it changes nothing"
+    ]
