@@ -16,9 +16,10 @@ from services.launch.app.record_receipts import record_receipts
 from services.launch.app.record_usage import record_usage
 from services.launch.app.start_runs import start_runs
 from services.launch.domain.closing import Closing, Receipt
+from services.launch.domain.facts import Usage
 from services.launch.domain.run import RunEventFacts
 from services.launch.domain.workflow import POINT_NAMES
-from services.launch.ports import Ports, Usage
+from services.launch.ports import Ports
 
 _BITS = {name: bit for bit, name in POINT_NAMES.items()}
 

@@ -6,70 +6,25 @@ from typing import Protocol
 from uuid import UUID
 
 from libs.kernel.clock import Clock
-from libs.kernel.epochs import Mode
 from libs.kernel.ids import IdSource
 from libs.kernel.values import value
 from services.launch.domain.admission import Account, Admitted
 from services.launch.domain.adopting import Adopted, Held, Orphan
 from services.launch.domain.closing import Closing, Decided, Progress, Receipt
+from services.launch.domain.facts import (
+    FirstReceipt,
+    GateFacts,
+    InFlight,
+    KeyRecord,
+    Notice,
+    ScopeFacts,
+    Usage,
+    Version,
+    Waiting,
+)
 from services.launch.domain.pausing import Moved
 from services.launch.domain.run import Run, RunEventFacts, RunHead
 from services.launch.domain.workflow import WorkflowSpec
-
-
-@value(frozen=True, slots=True)
-class Version:
-    """A published workflow version; `raw` is the canonical spec as it is stored and handed on."""
-
-    tenant: str
-    project: str
-    name: str
-    number: int
-    digest: bytes
-    raw: bytes
-    published_ms: int
-    spec: WorkflowSpec
-
-
-@value(frozen=True, slots=True)
-class Usage:
-    """What a run has used so far, by the gateway's account."""
-
-    run_id: UUID
-    sequence: int
-    micros: int
-    tokens: int
-
-
-@value(frozen=True, slots=True)
-class KeyRecord:
-    """An API key as it is stored: a digest, never its text."""
-
-    key_digest: bytes
-    key_id: UUID
-    tenant: str
-    project: str
-    scopes: tuple[str, ...]
-    name: str
-
-
-@value(frozen=True, slots=True)
-class FirstReceipt:
-    """What stands under a request_id: the run, and the digest of the request that made it."""
-
-    key_digest: bytes
-    request_digest: bytes
-    run_id: UUID
-
-
-@value(frozen=True, slots=True)
-class Notice:
-    """An event to send beside a commit: receiver, the oneof's name, the run, the serialized payload."""
-
-    receiver: str
-    kind: str
-    run_id: UUID
-    payload: bytes
 
 
 class Tx(Protocol):
@@ -246,41 +201,6 @@ class Points(Protocol):
         ...
 
 
-@value(frozen=True, slots=True)
-class InFlight:
-    """An effect that was not resolved when its run was closed."""
-
-    run_id: UUID
-    step_key: str
-    slot: str
-    state: str
-    tool: str
-
-
-@value(frozen=True, slots=True)
-class GateFacts:
-    """A run's gate as launch, its authority, has it."""
-
-    run_id: UUID
-    epoch: int
-    mode: Mode
-    outcome: str
-    capabilities: tuple[str, ...]
-    granted_micros: int
-    tenant: str
-    project: str
-
-
-@value(frozen=True, slots=True)
-class ScopeFacts:
-    """A scope that is not open."""
-
-    kind: str
-    scope_id: str
-    epoch: int
-    mode: int
-
-
 class LeafReads(Protocol):
     """What the leaf port answers from its own small pool."""
 
@@ -291,14 +211,6 @@ class LeafReads(Protocol):
     async def owners(self, run_ids: Sequence[UUID]) -> dict[UUID, tuple[str, str]]:
         """(tenant, project) of runs that exist."""
         ...
-
-
-@value(frozen=True, slots=True)
-class Waiting:
-    """What a run waits for; `all_wait` where nothing of it can move."""
-
-    all_wait: bool
-    reasons: tuple[str, ...]
 
 
 class Waits(Protocol):

@@ -22,9 +22,10 @@ from services.launch.app.pause_runs import Pause, PauseAnswer, pause_runs
 from services.launch.app.publish_version import publish_version, refuse_invalid
 from services.launch.app.wait_runs import WaitHub, wait_run, wait_runs, watch_run
 from services.launch.clients.explanations import Explanations
+from services.launch.domain.facts import Version
 from services.launch.domain.run import Run, RunState
 from services.launch.domain.workflow import NAME
-from services.launch.ports import Ports, Version, Waits
+from services.launch.ports import Ports, Waits
 
 MAX_WAIT_MS = 60_000
 DEFAULT_WAIT_MS = 20_000

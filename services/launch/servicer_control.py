@@ -13,7 +13,8 @@ from libs.kernel.refusal import Reason, Refusal, unreachable
 from libs.rpc.identity import Caller
 from services.launch import translate
 from services.launch.app.manage_tenants import create_key, get_tenant, put_tenant, revoke_key
-from services.launch.ports import KeyRecord, LeafReads, Ports
+from services.launch.domain.facts import KeyRecord
+from services.launch.ports import LeafReads, Ports
 
 
 class AdminServicer(admin_service_pb2_grpc.AdminServiceServicer):

@@ -24,9 +24,10 @@ from libs.telemetry.traces import traceparent
 from services.launch.app.launch_runs import LaunchAsk
 from services.launch.domain.admission import Account
 from services.launch.domain.closing import Closing
+from services.launch.domain.facts import GateFacts, InFlight, ScopeFacts, Usage, Version, Waiting
 from services.launch.domain.run import FailureFacts, Run, RunEventFacts, RunState
 from services.launch.domain.workflow import POINT_NAMES, NeedSpec, StepSpec, WorkflowSpec
-from services.launch.ports import GateFacts, InFlight, Limits, ScopeFacts, Usage, Version, Waiting
+from services.launch.ports import Limits
 
 DEFAULT_ATTEMPTS = 3
 DEFAULT_INITIAL_BACKOFF_MS = 200

@@ -25,7 +25,7 @@ from services.scheduler.app.book import Book
 from services.scheduler.clients.leaders import Leaders
 from services.scheduler.clients.local_workers import LocalWorkers
 from services.scheduler.domain.asker import Asker
-from services.scheduler.ports import Holder
+from services.scheduler.domain.commits import Holder
 from services.scheduler.settings import SchedulerSettings
 
 ROUND_MS = 5_000

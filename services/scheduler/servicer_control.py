@@ -28,9 +28,9 @@ from services.scheduler.app.refusals import no_leader
 from services.scheduler.clients.explanations import Explanations
 from services.scheduler.clients.local_workers import LocalWorkers
 from services.scheduler.domain.asker import Asker
+from services.scheduler.domain.commits import GateState, Holder
 from services.scheduler.domain.resources import parse
 from services.scheduler.domain.ticket import Key
-from services.scheduler.ports import GateState, Holder
 
 DEFAULT_WORKERS = 100
 DEFAULT_ATTEMPTS = 200

@@ -25,12 +25,12 @@ from services.scheduler.app.complete_attempts import Completion
 from services.scheduler.app.hand_over import Move
 from services.scheduler.app.hold_desk import Acting
 from services.scheduler.domain.asker import Asker
+from services.scheduler.domain.commits import Acknowledgement, Command, Holder
 from services.scheduler.domain.ending import IN_DOUBT
 from services.scheduler.domain.holds import Extent, Hold, QueueRow
 from services.scheduler.domain.lease import Beat
 from services.scheduler.domain.resources import amounts
 from services.scheduler.domain.ticket import POINT_BITS, Contract, End, Failure, Key, Recorded, Successor, Ticket
-from services.scheduler.ports import Acknowledgement, Command, Holder
 
 _YIELDS = frozenset({"drain", "wait", "approval", "input", ""})
 _TEXT = 2_000

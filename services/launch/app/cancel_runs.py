@@ -11,8 +11,9 @@ from libs.kernel.values import value
 from services.launch.app.close_runs import decide_and_store
 from services.launch.app.record_receipts import record_receipts
 from services.launch.domain.closing import Closing, Decided
+from services.launch.domain.facts import InFlight
 from services.launch.domain.run import TERMINAL, Run, RunState
-from services.launch.ports import InFlight, Ports
+from services.launch.ports import Ports
 
 
 @value(frozen=True, slots=True)

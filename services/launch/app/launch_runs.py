@@ -13,8 +13,9 @@ from libs.kernel.ids import digest
 from libs.kernel.refusal import Reason, Refusal, invalid_field
 from libs.kernel.values import value
 from services.launch.domain.admission import Launch, decide
+from services.launch.domain.facts import FirstReceipt, Version
 from services.launch.domain.run import Run
-from services.launch.ports import FirstReceipt, Ports, Version
+from services.launch.ports import Ports
 
 
 @value(frozen=True, slots=True)

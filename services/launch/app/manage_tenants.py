@@ -8,8 +8,9 @@ from libs.kernel.ids import digest
 from libs.kernel.refusal import Reason, Refusal, invalid_field, not_found
 from libs.kernel.values import value
 from services.launch.domain.admission import Account
+from services.launch.domain.facts import KeyRecord
 from services.launch.domain.workflow import NAME
-from services.launch.ports import KeyRecord, Ports
+from services.launch.ports import Ports
 
 FLEET = "fleet"
 """The scope of keys whose workers serve every tenant."""

@@ -13,9 +13,10 @@ from libs.kernel.refusal import Refusal, not_found
 from libs.kernel.values import value
 from services.launch.app.cancel_runs import conflict
 from services.launch.app.record_receipts import record_receipts
+from services.launch.domain.facts import InFlight
 from services.launch.domain.pausing import Moved, decide_pause, decide_resume
 from services.launch.domain.run import Run, RunEventFacts, RunHead
-from services.launch.ports import InFlight, Ports
+from services.launch.ports import Ports
 
 
 @value(frozen=True, slots=True)

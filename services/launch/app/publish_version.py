@@ -2,8 +2,9 @@
 
 from libs.kernel.refusal import Reason, Refusal
 from services.launch.app.check_schemas import schema_violations
+from services.launch.domain.facts import Version
 from services.launch.domain.workflow import WorkflowSpec, violations
-from services.launch.ports import Ports, Version
+from services.launch.ports import Ports
 
 
 def refuse_invalid(spec: WorkflowSpec) -> None:

@@ -8,8 +8,9 @@ from collections.abc import Sequence
 from uuid import UUID
 
 from services.launch.domain.closing import Progress, Receipt, apply_receipts
+from services.launch.domain.facts import Usage
 from services.launch.domain.run import RunEventFacts, RunState
-from services.launch.ports import Ports, Usage
+from services.launch.ports import Ports
 
 
 async def record_receipts(ports: Ports, receipts: Sequence[Receipt]) -> list[Progress]:

@@ -2,8 +2,9 @@
 
 from collections.abc import Sequence
 
+from services.launch.domain.facts import Usage
 from services.launch.domain.run import TERMINAL
-from services.launch.ports import Ports, Usage
+from services.launch.ports import Ports
 
 
 async def record_usage(ports: Ports, usage: Sequence[Usage]) -> None:

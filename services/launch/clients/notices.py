@@ -14,10 +14,10 @@ from libs.telemetry.traces import traceparent
 from services.launch.domain.admission import Admitted
 from services.launch.domain.adopting import Adopted, Orphan
 from services.launch.domain.closing import Decided
+from services.launch.domain.facts import Notice
 from services.launch.domain.pausing import Moved
 from services.launch.domain.run import RunHead, mode_of
 from services.launch.domain.workflow import POINT_NAMES
-from services.launch.ports import Notice
 
 RAISE = "raise_fences"
 

@@ -15,11 +15,11 @@ from libs.kernel.refusal import Refusal
 from services.launch.clients.notices import gate_message, moved_gate
 from services.launch.domain.adopting import Held
 from services.launch.domain.closing import Decided, Receipt
+from services.launch.domain.facts import InFlight
 from services.launch.domain.pausing import Moved
 from services.launch.domain.run import RunHead
 from services.launch.domain.scopes import Ack, Name, Scope
 from services.launch.domain.workflow import POINT_NAMES
-from services.launch.ports import InFlight
 
 
 class Raises(Protocol):

@@ -10,7 +10,7 @@ from runway.internal.readiness.v1 import readiness_internal_pb2, readiness_inter
 
 from libs.kernel.refusal import Refusal
 from libs.runtime.peers import Peers
-from services.launch.ports import Waiting
+from services.launch.domain.facts import Waiting
 
 _DEADLINE_MS = 500
 

@@ -14,8 +14,8 @@ from libs.kernel.clock import Clock
 from libs.kernel.ids import digest
 from libs.kernel.refusal import not_found
 from libs.pg import Database, Queries
+from services.launch.domain.facts import Version
 from services.launch.domain.workflow import WorkflowSpec
-from services.launch.ports import Version
 
 _Q = Queries.load(Path(__file__).parent / "sql" / "catalogue.sql")
 _DIGEST = re.compile(r"^[0-9a-f]{64}\Z")

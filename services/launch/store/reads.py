@@ -9,8 +9,8 @@ from uuid import UUID
 import asyncpg
 
 from libs.pg import Database, Queries, Statement
+from services.launch.domain.facts import FirstReceipt, GateFacts, ScopeFacts
 from services.launch.domain.run import Run, RunEventFacts, RunState, mode_of
-from services.launch.ports import FirstReceipt, GateFacts, ScopeFacts
 from services.launch.store import rows
 
 _Q = Queries.load(Path(__file__).parent / "sql" / "reads.sql")

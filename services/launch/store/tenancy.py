@@ -6,7 +6,7 @@ from uuid import UUID
 
 from libs.pg import Database, Queries
 from services.launch.domain.admission import Account
-from services.launch.ports import KeyRecord
+from services.launch.domain.facts import KeyRecord
 from services.launch.store import rows
 
 _Q = Queries.load(Path(__file__).parent / "sql" / "tenancy.sql")

@@ -16,9 +16,9 @@ from libs.pg import Database, Queries, Tx
 from services.launch.domain.admission import Account, Admitted
 from services.launch.domain.adopting import Adopted
 from services.launch.domain.closing import Closing, Decided, Progress
+from services.launch.domain.facts import FirstReceipt, Notice, Usage
 from services.launch.domain.pausing import Moved
 from services.launch.domain.run import FailureFacts, RunEventFacts, RunHead, RunState
-from services.launch.ports import FirstReceipt, Notice, Usage
 from services.launch.store import rows
 
 _Q = Queries.load(Path(__file__).parent / "sql" / "runs.sql")

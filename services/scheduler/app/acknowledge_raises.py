@@ -12,8 +12,9 @@ from uuid import UUID
 from libs.kernel.ids import shard_of
 from services.scheduler.app.book import Book
 from services.scheduler.app.ends import close_ends, tell_quiet
+from services.scheduler.domain.commits import Acknowledgement, GateState
 from services.scheduler.domain.ticket import Key, TicketRow, TicketState
-from services.scheduler.ports import Acknowledgement, GateState, Ports
+from services.scheduler.ports import Ports
 
 
 async def acknowledge_raises(ports: Ports, book: Book, acks: Sequence[Acknowledgement]) -> None:

@@ -13,9 +13,10 @@ from libs.telemetry.catalogue import HEARTBEATS, ZOMBIES_REFUSED
 from services.scheduler.app.book import Book, Heard
 from services.scheduler.app.held import place_of_lease
 from services.scheduler.domain.asker import Asker
+from services.scheduler.domain.commits import Signed
 from services.scheduler.domain.holds import Holds
 from services.scheduler.domain.lease import Answer, Beat, Lease, beat
-from services.scheduler.ports import Ports, Signed
+from services.scheduler.ports import Ports
 
 _COUNTERS = {answer: HEARTBEATS.labels(answer.name.lower()) for answer in Answer}
 

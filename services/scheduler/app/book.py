@@ -20,13 +20,14 @@ from services.scheduler.app.pace import Paces
 from services.scheduler.app.queue import Ready, ReadyIndex
 from services.scheduler.app.usage import Usage
 from services.scheduler.app.waiting_room import WaitingRoom
+from services.scheduler.domain.commits import GateState
 from services.scheduler.domain.expiry import Hold
 from services.scheduler.domain.lease import Lease
 from services.scheduler.domain.lines import Candidate
 from services.scheduler.domain.rank import rank_ms
 from services.scheduler.domain.resources import Amounts, Capacity
 from services.scheduler.domain.ticket import End, Key, Successor, TicketRow, TicketState
-from services.scheduler.ports import GateState, Limits
+from services.scheduler.ports import Limits
 
 _REMEMBERED = 50_000
 CAPACITY_MS = 60_000

@@ -25,12 +25,13 @@ from services.scheduler.app.claims import AnsweredClaims, ClaimAsk, GrantedLease
 from services.scheduler.app.explain_lost import explain, look_again
 from services.scheduler.app.queue import Ready
 from services.scheduler.domain.asker import Asker
+from services.scheduler.domain.commits import GrantAsk, Granted
 from services.scheduler.domain.lease import Lease
 from services.scheduler.domain.lines import TenantQueue, queued
 from services.scheduler.domain.planner import Grant, plan
 from services.scheduler.domain.polls import Poll
 from services.scheduler.domain.ticket import Key, Ticket, TicketRow
-from services.scheduler.ports import GrantAsk, Granted, Ports, Tx
+from services.scheduler.ports import Ports, Tx
 
 log = get_logger(__name__)
 REFUSED_PAUSE_S = 0.1

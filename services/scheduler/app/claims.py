@@ -12,10 +12,10 @@ from uuid import UUID
 from libs.kernel.epochs import StepFence
 from libs.kernel.values import value
 from services.scheduler.domain.asker import Asker
+from services.scheduler.domain.commits import Signed
 from services.scheduler.domain.lease import Lease
 from services.scheduler.domain.resources import Amounts
 from services.scheduler.domain.ticket import Key
-from services.scheduler.ports import Signed
 
 LEASES_REMEMBERED = 50_000
 

@@ -23,9 +23,10 @@ from services.scheduler.app.ends import note_ends, tell_quiet, write_ends
 from services.scheduler.app.read_gates import read_cold
 from services.scheduler.app.record_commands import AWAITED, write_commands
 from services.scheduler.app.refusals import fenced, no_leader
+from services.scheduler.domain.commits import Command, Holder, Judged, Report, Won
 from services.scheduler.domain.ending import Ending, Finished
 from services.scheduler.domain.ticket import End, Failure, Key, TicketRow
-from services.scheduler.ports import Command, Holder, Judged, Ports, Report, Tx, Won
+from services.scheduler.ports import Ports, Tx
 
 ROUNDS = 3
 _STOPPED = (Reason.RUN_CANCELLED, Reason.RUN_CLOSED)

@@ -14,9 +14,10 @@ from dataclasses import dataclass, field
 
 from services.scheduler.app.book import Book
 from services.scheduler.app.claim_attempts import ClaimDesk, Direct
+from services.scheduler.domain.commits import GateState, Holder, Won
 from services.scheduler.domain.lease import Lease
 from services.scheduler.domain.ticket import NO_FENCE, Key, Successor, Ticket, TicketRow
-from services.scheduler.ports import GateState, Holder, Ports, Tx, Won
+from services.scheduler.ports import Ports, Tx
 
 
 @dataclass(slots=True)

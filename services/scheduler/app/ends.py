@@ -8,9 +8,10 @@ from collections.abc import Collection, Mapping, Sequence
 from uuid import UUID
 
 from services.scheduler.app.book import Book
+from services.scheduler.domain.commits import Notice
 from services.scheduler.domain.ending import Ending, finished, told
 from services.scheduler.domain.ticket import Key, TicketRow, TicketState
-from services.scheduler.ports import Notice, Ports, Tx
+from services.scheduler.ports import Ports, Tx
 
 
 async def write_ends(

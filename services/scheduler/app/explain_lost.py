@@ -14,8 +14,9 @@ from libs.telemetry.logs import get_logger
 from services.scheduler.app.book import Book
 from services.scheduler.app.queue import Ready
 from services.scheduler.app.read_gates import read_cold
+from services.scheduler.domain.commits import Holder
 from services.scheduler.domain.ticket import TicketState
-from services.scheduler.ports import Holder, Ports
+from services.scheduler.ports import Ports
 
 log = get_logger(__name__)
 

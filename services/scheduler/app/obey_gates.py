@@ -12,9 +12,10 @@ from libs.kernel.epochs import Mode
 from libs.kernel.ids import shard_of
 from services.scheduler.app.book import Book
 from services.scheduler.app.ends import note_ends, tell_quiet, write_ends
+from services.scheduler.domain.commits import GateState
 from services.scheduler.domain.ending import Ending
 from services.scheduler.domain.ticket import End, Failure, Key, TicketRow, TicketState
-from services.scheduler.ports import GateState, Ports
+from services.scheduler.ports import Ports
 
 BATCH = 500
 

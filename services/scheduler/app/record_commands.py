@@ -12,8 +12,9 @@ from libs.kernel.refusal import Refusal, unreachable
 from services.scheduler.app.book import Book
 from services.scheduler.app.read_gates import read_cold
 from services.scheduler.app.refusals import fenced, no_leader, not_available
+from services.scheduler.domain.commits import Command, Holder, Judged
 from services.scheduler.domain.ticket import TicketRow, TicketState
-from services.scheduler.ports import Command, Holder, Judged, Ports, Tx
+from services.scheduler.ports import Ports, Tx
 
 ROUNDS = 3
 Asked = tuple[Holder, tuple[Command, ...]]

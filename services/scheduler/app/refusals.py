@@ -1,7 +1,7 @@
 """What callers are told when the scheduler says no."""
 
 from libs.kernel.refusal import Reason, Refusal
-from services.scheduler.ports import Holder
+from services.scheduler.domain.commits import Holder
 
 
 def no_leader() -> Refusal:

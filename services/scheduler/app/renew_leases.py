@@ -12,7 +12,8 @@ from libs.kernel.values import value
 from services.scheduler.app.book import Book
 from services.scheduler.app.read_gates import read_cold
 from services.scheduler.app.refusals import fenced, no_leader
-from services.scheduler.ports import Holder, Judged, Ports, Signed
+from services.scheduler.domain.commits import Holder, Judged, Signed
+from services.scheduler.ports import Ports
 
 
 @value(frozen=True, slots=True)

@@ -22,9 +22,10 @@ from libs.telemetry.catalogue import SHARDS_LED, TAKEOVERS
 from libs.telemetry.logs import get_logger
 from services.scheduler.app.book import Book
 from services.scheduler.app.ends import write_ends
+from services.scheduler.domain.commits import GateState
 from services.scheduler.domain.ending import SUPERSEDED, Ending
 from services.scheduler.domain.ticket import End, Key, TicketRow, TicketState
-from services.scheduler.ports import GateState, NewestRevision, Ports
+from services.scheduler.ports import NewestRevision, Ports
 
 log = get_logger(__name__)
 BATCH = 500

@@ -22,7 +22,8 @@ from services.scheduler.app.record_commands import Asked, record_commands, refus
 from services.scheduler.app.renew_leases import Renewed, renew_leases
 from services.scheduler.clients.tokens import LeaseTokens
 from services.scheduler.domain.asker import Asker
-from services.scheduler.ports import Holder, Ports
+from services.scheduler.domain.commits import Holder
+from services.scheduler.ports import Ports
 
 T = TypeVar("T")
 R = TypeVar("R")

@@ -11,9 +11,9 @@ from libs.kernel.epochs import StepFence
 from libs.kernel.ids import IdSource
 from libs.outbox import RAISE_KIND
 from libs.telemetry.traces import traceparent
+from services.scheduler.domain.commits import Command, Holder, Notice
 from services.scheduler.domain.ending import Finished
 from services.scheduler.domain.ticket import OWN_POINT, POINT_NAMES, Key
-from services.scheduler.ports import Command, Holder, Notice
 
 _NULL = struct_pb2.Value(null_value=struct_pb2.NULL_VALUE).SerializeToString()
 _TO_READINESS = frozenset({events_pb2.COMMAND_KIND_EXPAND, events_pb2.COMMAND_KIND_WAIT, events_pb2.COMMAND_KIND_INPUT})

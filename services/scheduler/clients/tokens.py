@@ -15,8 +15,8 @@ from libs.kernel.clock import Clock
 from libs.kernel.ids import digest
 from libs.kernel.refusal import Reason, Refusal
 from services.scheduler.domain.asker import Asker
+from services.scheduler.domain.commits import Holder, Signed
 from services.scheduler.domain.lease import Lease
-from services.scheduler.ports import Holder, Signed
 
 REMEMBERED = 20_000
 

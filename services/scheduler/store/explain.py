@@ -11,10 +11,10 @@ import asyncpg
 
 from libs.kernel.epochs import Mode
 from libs.pg import Database, Queries
+from services.scheduler.domain.commits import GateState
 from services.scheduler.domain.explain import StoppedScope, WorkerRow
 from services.scheduler.domain.resources import parse
 from services.scheduler.domain.ticket import Key, Recorded, TicketRow, TicketState
-from services.scheduler.ports import GateState
 from services.scheduler.store import rows
 
 _FOLDER = Path(__file__).parent / "sql"

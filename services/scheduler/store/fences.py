@@ -17,7 +17,7 @@ from libs.kernel.epochs import Mode
 from libs.kernel.ids import shard_of
 from libs.kernel.values import value
 from libs.pg import Queries, Tx
-from services.scheduler.ports import Holder, Judged
+from services.scheduler.domain.commits import Holder, Judged
 from services.scheduler.store.rows import Row
 
 _Q = Queries.load(Path(__file__).parent / "sql" / "tickets.sql")

@@ -5,9 +5,9 @@ from collections.abc import Mapping
 import asyncpg
 
 from libs.kernel.epochs import Mode, StepFence
+from services.scheduler.domain.commits import GateState
 from services.scheduler.domain.resources import parse
 from services.scheduler.domain.ticket import Contract, End, Failure, Ticket, TicketRow, TicketState
-from services.scheduler.ports import GateState
 
 Row = asyncpg.Record
 _STATES = {state.value: state for state in TicketState}

@@ -8,8 +8,8 @@ from uuid import UUID
 from libs.kernel.epochs import StepFence
 from libs.kernel.ids import NIL
 from libs.pg import Database, Queries
+from services.scheduler.domain.commits import GateState
 from services.scheduler.domain.ticket import Key, TicketRow, TicketState
-from services.scheduler.ports import GateState
 from services.scheduler.store import rows
 from services.scheduler.store.transaction import SchedulerDatabase
 

@@ -17,12 +17,8 @@ from libs.kernel.refusal import Reason, Refusal, unreachable
 from libs.outbox import Outgoing, Relay, append
 from libs.pg import Database, Queries, Tx
 from libs.pg.errors import RETRYABLE
-from services.scheduler.domain.ending import Ending
-from services.scheduler.domain.resources import text_of
-from services.scheduler.domain.ticket import End, Key, Ticket, TicketRow
-from services.scheduler.ports import (
+from services.scheduler.domain.commits import (
     Acknowledgement,
-    ColdGates,
     Command,
     GateState,
     GrantAsk,
@@ -31,9 +27,12 @@ from services.scheduler.ports import (
     Judged,
     Notice,
     Report,
-    Watch,
     Won,
 )
+from services.scheduler.domain.ending import Ending
+from services.scheduler.domain.resources import text_of
+from services.scheduler.domain.ticket import End, Key, Ticket, TicketRow
+from services.scheduler.ports import ColdGates, Watch
 from services.scheduler.store import fences, rows
 
 _Q = Queries.load(Path(__file__).parent / "sql" / "tickets.sql")

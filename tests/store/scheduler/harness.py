@@ -28,8 +28,9 @@ from services.scheduler.app.take_over import Candidacy, take_over
 from services.scheduler.clients.notices import EventNotices
 from services.scheduler.clients.tokens import LeaseTokens
 from services.scheduler.domain.asker import Asker
+from services.scheduler.domain.commits import Acknowledgement, Holder
 from services.scheduler.domain.ticket import Contract, End, Failure, Ticket
-from services.scheduler.ports import Acknowledgement, Holder, Limits, Ports
+from services.scheduler.ports import Limits, Ports
 from services.scheduler.servicer_control import SchedulerFences
 from services.scheduler.store.fences import FenceRead, SchedulerPoint
 from services.scheduler.store.shards import SchedulerReads, SchedulerStore

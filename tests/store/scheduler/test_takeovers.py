@@ -8,9 +8,9 @@ from libs.kernel.epochs import Mode
 from libs.testkit.waiting import wait_until
 from services.scheduler.app.beat_attempts import beat_attempts
 from services.scheduler.app.expire_leases import Expiry
+from services.scheduler.domain.commits import GrantAsk
 from services.scheduler.domain.lease import Answer, Beat
 from services.scheduler.domain.ticket import End
-from services.scheduler.ports import GrantAsk
 from tests.store.scheduler.harness import EPOCH, A, Calm, Field, Leader, success, waits_for_a_lock
 
 
