@@ -12,7 +12,7 @@ from runway.scheduler.v1 import control_service_pb2_grpc
 
 from libs.kernel.ids import NIL
 from libs.kernel.refusal import invalid_field
-from services.scheduler import translate
+from services.scheduler import translate, translate_operators
 from services.scheduler.app.hand_over import HandOver, MoveAsk
 from services.scheduler.app.hold_desk import HoldAsk, HoldDesk
 from services.scheduler.domain.holds import HoldKind, HoldMode
@@ -46,26 +46,30 @@ class ControlServicer(control_service_pb2_grpc.ControlServiceServicer):
         """See the contract."""
         done = await self._holds.put(_ask(request), HoldMode(request.mode), unseen=request.unseen)
         return pb.PutHoldResponse(
-            hold=translate.hold(done.hold),
-            extent=translate.extent(done.extent),
-            replicas=[translate.replica(one) for one in done.acting],
+            hold=translate_operators.hold(done.hold),
+            extent=translate_operators.extent(done.extent),
+            replicas=[translate_operators.replica(one) for one in done.acting],
             changed=done.changed,
         )
 
     async def ReleaseHold(self, request: pb.ReleaseHoldRequest, context: Any) -> pb.ReleaseHoldResponse:
         """See the contract."""
         done = await self._holds.release(_ask(request), request.hold_id)
-        replicas = [translate.replica(one) for one in done.acting]
-        return pb.ReleaseHoldResponse(hold=translate.hold(done.hold), extent=translate.extent(done.extent), replicas=replicas)
+        replicas = [translate_operators.replica(one) for one in done.acting]
+        return pb.ReleaseHoldResponse(
+            hold=translate_operators.hold(done.hold), extent=translate_operators.extent(done.extent), replicas=replicas
+        )
 
     async def ListHolds(self, request: pb.ListHoldsRequest, context: Any) -> pb.ListHoldsResponse:
         """See the contract."""
         size = request.page_size or DEFAULT_HOLDS
-        below = translate.parse_holds_token(request.page_token)
+        below = translate_operators.parse_holds_token(request.page_token)
         found, acting = await self._holds.listed(int(request.kind), request.released, below, size + 1)
         token = str(found[size - 1].hold_id) if len(found) > size else ""
-        holds = [translate.hold(item) for item in found[:size]]
-        return pb.ListHoldsResponse(holds=holds, replicas=[translate.replica(one) for one in acting], next_page_token=token)
+        holds = [translate_operators.hold(item) for item in found[:size]]
+        return pb.ListHoldsResponse(
+            holds=holds, replicas=[translate_operators.replica(one) for one in acting], next_page_token=token
+        )
 
     async def DrainShards(self, request: pb.DrainShardsRequest, context: Any) -> pb.DrainShardsResponse:
         """See the contract."""
@@ -77,7 +81,7 @@ class ControlServicer(control_service_pb2_grpc.ControlServiceServicer):
             translate.name(request.actor, "actor"),
             request.dry_run,
         )
-        return pb.DrainShardsResponse(moves=[translate.move(item) for item in await self._hand_over.drain(ask)])
+        return pb.DrainShardsResponse(moves=[translate_operators.move(item) for item in await self._hand_over.drain(ask)])
 
     async def ReturnShards(self, request: pb.ReturnShardsRequest, context: Any) -> pb.ReturnShardsResponse:
         """See the contract."""
@@ -87,12 +91,14 @@ class ControlServicer(control_service_pb2_grpc.ControlServiceServicer):
     async def ExportTickets(self, request: pb.ExportTicketsRequest, context: Any) -> pb.ExportTicketsResponse:
         """See the contract."""
         size = request.page_size or DEFAULT_TICKETS
-        first = translate.first_id(request, "from", NIL)
-        before = translate.first_id(request, "until", LAST_ID)
-        after = translate.parse_tickets_token(request.page_token)
+        first = translate_operators.first_id(request, "from", NIL)
+        before = translate_operators.first_id(request, "until", LAST_ID)
+        after = translate_operators.parse_tickets_token(request.page_token)
         found, last = await self._recorded.recorded(first, before, after, request.tenant, size)
-        token = translate.tickets_token(last) if last is not None else ""
-        return pb.ExportTicketsResponse(tickets=[translate.recorded(ticket) for ticket in found], next_page_token=token)
+        token = translate_operators.tickets_token(last) if last is not None else ""
+        return pb.ExportTicketsResponse(
+            tickets=[translate_operators.recorded(ticket) for ticket in found], next_page_token=token
+        )
 
     async def ListQueues(self, request: pb.ListQueuesRequest, context: Any) -> pb.ListQueuesResponse:
         """See the contract."""
@@ -106,7 +112,7 @@ class ControlServicer(control_service_pb2_grpc.ControlServiceServicer):
         found = await self._holds.queues(request.name, after, size + 1)
         last = found[size - 1][0] if len(found) > size else None
         token = f"{last.tenant}\n{last.project}\n{last.handler}" if last is not None else ""
-        return pb.ListQueuesResponse(queues=[translate.queue(*item) for item in found[:size]], next_page_token=token)
+        return pb.ListQueuesResponse(queues=[translate_operators.queue(*item) for item in found[:size]], next_page_token=token)
 
 
 def _ask(request: pb.PutHoldRequest | pb.ReleaseHoldRequest) -> HoldAsk:

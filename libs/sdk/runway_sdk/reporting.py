@@ -119,5 +119,11 @@ def failure_of(error: BaseException) -> common_pb2.Failure:
     return failure("attempt", f"{type(error).__name__}: {error}", type(error).__name__)
 
 
+def unsaid(work: "asyncio.Task[None]") -> common_pb2.Failure:
+    """What to report of a step that ended without a result: it cancelled itself, or could not even be called."""
+    error = None if work.cancelled() else work.exception()
+    return failure_of(error) if error else failure("attempt", "the step was cancelled from inside", "CancelledError")
+
+
 ENDED = (LeaseLost, RunStopped, YieldRequested)
 """Errors that say that an attempt is over: nothing is to be reported, or its lease goes back."""

@@ -18,7 +18,6 @@ from uuid import UUID
 
 import grpc
 from google.protobuf.duration_pb2 import Duration
-from runway.common.v1 import common_pb2
 from runway.scheduler.v1 import worker_service_pb2 as pb
 from runway.scheduler.v1 import worker_service_pb2_grpc
 
@@ -26,7 +25,7 @@ from runway_sdk.connection import Connection, Target, find_target
 from runway_sdk.context import Context, LeaseHolder
 from runway_sdk.errors import STOPPED_FOR_NOW, InvalidRequest, RunwayError, Unauthenticated, Unavailable, item_error_of
 from runway_sdk.faults import fault_point
-from runway_sdk.reporting import ENDED, Reporter, failure, failure_of
+from runway_sdk.reporting import ENDED, Reporter, failure, failure_of, unsaid
 from runway_sdk.sync_context import SyncContext
 from runway_sdk.threads import in_thread
 from runway_sdk.values import from_value, to_value
@@ -237,7 +236,7 @@ class Worker:
             if timed_out:  # a report of its own: a step that is left behind may still write into the other
                 completion = pb.Completion(failure=failure("attempt", f"took longer than {timeout_s} s", "TIMED_OUT"))
             elif work.done() and completion.WhichOneof("result") is None:
-                completion.failure.CopyFrom(_unsaid(work))
+                completion.failure.CopyFrom(unsaid(work))
             if holder.lost.is_set():
                 log.info("attempt %s of %s is over here: %s", lease.attempt_id.hex(), lease.step_key, holder.reason)
                 return
@@ -394,9 +393,3 @@ def _arguments(found: Step, given: Any) -> dict[str, Any]:
         elif not parameter.optional:
             arguments[parameter.name] = parameter.adapter.validate_python(None)
     return arguments
-
-
-def _unsaid(work: "asyncio.Task[None]") -> common_pb2.Failure:
-    """What to report of a step that ended without a result: it cancelled itself, or could not even be called."""
-    error = None if work.cancelled() else work.exception()
-    return failure_of(error) if error else failure("attempt", "the step was cancelled from inside", "CancelledError")

@@ -20,8 +20,8 @@ from libs.kernel.refusal import Refusal
 from libs.runtime.faults import fault_point
 from libs.telemetry.catalogue import CLAIM_CYCLE_SECONDS, GRANTS
 from libs.telemetry.logs import get_logger
-from services.scheduler.app.book import Book, Heard
-from services.scheduler.app.claims import AnsweredClaims, ClaimAsk, GrantedLease
+from services.scheduler.app.book import Book
+from services.scheduler.app.claims import AnsweredClaims, ClaimAsk, Direct, GrantedLease, Taken, Waiting, heard_of, scopes_of
 from services.scheduler.app.explain_lost import explain, look_again
 from services.scheduler.app.queue import Ready
 from services.scheduler.domain.asker import Asker
@@ -41,49 +41,13 @@ CLASS_NAMES = {1: "interactive", 2: "automation", 3: "migration", 4: "approval_r
 
 
 @dataclass(slots=True)
-class _Waiting:
-    ask: ClaimAsk
-    number: int
-    answer: "asyncio.Future[list[GrantedLease]]"
-    busy: bool = False
-    leaving: bool = False
-
-    def poll(self) -> Poll:
-        ask = self.ask
-        return Poll(
-            self.number,
-            ask.tenant,
-            ask.who.project,
-            ask.handlers,
-            ask.capabilities,
-            ask.slots,
-            ask.room_bytes,
-            ask.worker_id,
-            ask.free,
-            ask.total,
-        )
-
-
-Taken = tuple[_Waiting, Ready]
-
-
-@dataclass(slots=True)
-class Direct:
-    """Grants made in the transaction that stores their tickets; nothing of it counts before that commits."""
-
-    taken: list[Taken]
-    asks: list[GrantAsk]
-    granted: dict[Key, Granted]
-
-
-@dataclass(slots=True)
 class ClaimDesk:
     """The polls of one process."""
 
     ports: Ports
     book: Book
-    _waiting: dict[int, _Waiting] = field(default_factory=dict)
-    _by_name: dict[tuple[Asker, UUID], _Waiting] = field(default_factory=dict)
+    _waiting: dict[int, Waiting] = field(default_factory=dict)
+    _by_name: dict[tuple[Asker, UUID], Waiting] = field(default_factory=dict)
     _answered: AnsweredClaims = field(default_factory=AnsweredClaims)
     _numbers: int = 0
     draining: Callable[[], bool] = lambda: False
@@ -118,7 +82,7 @@ class ClaimDesk:
 
     async def _wait(self, ask: ClaimAsk, wait_ms: int) -> list[GrantedLease]:
         self._numbers += 1
-        waiting = _Waiting(ask, self._numbers, asyncio.get_running_loop().create_future())
+        waiting = Waiting(ask, self._numbers, asyncio.get_running_loop().create_future())
         self._waiting[waiting.number] = waiting
         self._by_name[ask.name] = waiting
         self.book.wake.set()
@@ -135,7 +99,7 @@ class ClaimDesk:
         self._leave(waiting)
         return list(await asyncio.shield(waiting.answer))
 
-    def _idle(self) -> list[_Waiting]:
+    def _idle(self) -> list[Waiting]:
         """Polls that may be served now: no plan has them, and nobody holds their worker back."""
         holds = self.book.shelf.holds
         waiting = [w for w in self._waiting.values() if not w.busy]
@@ -156,7 +120,7 @@ class ClaimDesk:
         while under_way := [w for w in under_way if w.busy]:  # noqa: ASYNC110 - of many plans, each cycle has its own
             await asyncio.sleep(SETTLE_PAUSE_S)  # commits end in milliseconds, and holds change seldom
 
-    def _leave(self, waiting: _Waiting) -> None:
+    def _leave(self, waiting: Waiting) -> None:
         """Waits no longer; what a commit under way grants is still its answer."""
         waiting.leaving = True
         if not waiting.busy:
@@ -187,7 +151,7 @@ class ClaimDesk:
         lease = self.book.leases.get(key)
         return lease is not None and lease.fence == fence and not lease.stopping
 
-    def _settle(self, waiting: _Waiting, answer: list[GrantedLease]) -> None:
+    def _settle(self, waiting: Waiting, answer: list[GrantedLease]) -> None:
         self._waiting.pop(waiting.number, None)
         if self._by_name.get(waiting.ask.name) is waiting:
             del self._by_name[waiting.ask.name]
@@ -264,7 +228,7 @@ class ClaimDesk:
     ) -> tuple[dict[int, list[GrantedLease]], list[Ready]]:
         """What each poll gets, and tickets that were not granted."""
         now_ms = self.ports.clock.now_ms()
-        scopes = {s for _, ready in taken for s in _scopes(ready.candidate.tenant, ready.candidate.project)}
+        scopes = {s for _, ready in taken for s in scopes_of(ready.candidate.tenant, ready.candidate.project)}
         runs = {ready.candidate.key[0] for _, ready in taken}
         incarnation = self.book.incarnation
         fault_point("scheduler.before_grant")
@@ -313,7 +277,7 @@ class ClaimDesk:
         """Scopes of new tickets that may be granted as they come, because somebody waits for such."""
         wanted = {(w.ask.tenant, handler) for w in self._idle() for handler in w.ask.handlers}
         some = [t for t in tickets if (t.tenant, t.contract.handler) in wanted or ("", t.contract.handler) in wanted]
-        return {scope for ticket in some for scope in _scopes(ticket.tenant, ticket.project)}
+        return {scope for ticket in some for scope in scopes_of(ticket.tenant, ticket.project)}
 
     def plan_directly(
         self, rows: Sequence[TicketRow], scopes: AbstractSet[tuple[str, str]], epochs: dict[int, int], incarnation: int
@@ -329,7 +293,7 @@ class ClaimDesk:
         fresh = {
             key: ready
             for key, ready in fresh.items()
-            if scopes >= set(_scopes(ready.candidate.tenant, ready.candidate.project)) and not self.book.shelf.stops(ready)
+            if scopes >= set(scopes_of(ready.candidate.tenant, ready.candidate.project)) and not self.book.shelf.stops(ready)
         }
         grants = self._plan(polls, queued(ready.candidate for ready in fresh.values()))
         if not grants:
@@ -382,7 +346,7 @@ class ClaimDesk:
         fault_point("scheduler.after_grant")
         answers: dict[int, list[GrantedLease]] = {}
         by_key = {ask.key: ask for ask in asks}
-        given: list[tuple[_Waiting, Lease, Granted]] = []
+        given: list[tuple[Waiting, Lease, Granted]] = []
         for waiting, ready in taken:
             row = granted.get(ready.candidate.key)
             if row is None:
@@ -406,14 +370,3 @@ class ClaimDesk:
         for number, count in classes.items():
             GRANTS.labels(CLASS_NAMES.get(number, "automation")).inc(count)
         return answers
-
-
-def heard_of(ask: ClaimAsk, now_ms: int) -> Heard:
-    """What a claim says of its worker."""
-    who, slots = ask.who, max(ask.slots, ask.total_slots)
-    told = ask.handlers, ask.capabilities
-    return Heard(who.owner, who.project, ask.worker_id, *told, now_ms, who.fleet, ask.total, slots)
-
-
-def _scopes(tenant: str, project: str) -> tuple[tuple[str, str], tuple[str, str]]:
-    return (("tenant", tenant), ("project", f"{tenant}/{project}"))

@@ -1,19 +1,24 @@
-"""What a claim asks and what it is given. Values; authoritative for nothing.
+"""What a claim asks, who waits, and what it is given. Values; authoritative for nothing.
 
 Can go wrong: a repeat that is taken for another claim: who asks is part of a claim's name. And a memory of claims that
 grows with what each got: its bound is of leases. A repeat whose claim is forgotten still finds the leases that live, and is
 a new claim else.
 """
 
+import asyncio
 from collections import OrderedDict
 from collections.abc import Mapping
+from dataclasses import dataclass
 from uuid import UUID
 
 from libs.kernel.epochs import StepFence
 from libs.kernel.values import value
+from services.scheduler.app.book import Heard
+from services.scheduler.app.queue import Ready
 from services.scheduler.domain.asker import Asker
-from services.scheduler.domain.commits import Signed
+from services.scheduler.domain.commits import GrantAsk, Granted, Signed
 from services.scheduler.domain.lease import Lease
+from services.scheduler.domain.polls import Poll
 from services.scheduler.domain.resources import Amounts
 from services.scheduler.domain.ticket import Key
 
@@ -81,3 +86,55 @@ class GrantedLease:
     input: bytes
     traceparent: str
     signed: Signed
+
+
+@dataclass(slots=True)
+class Waiting:
+    """A poll that waits."""
+
+    ask: ClaimAsk
+    number: int
+    answer: "asyncio.Future[list[GrantedLease]]"
+    busy: bool = False
+    leaving: bool = False
+
+    def poll(self) -> Poll:
+        """As the planner sees it."""
+        ask = self.ask
+        return Poll(
+            self.number,
+            ask.tenant,
+            ask.who.project,
+            ask.handlers,
+            ask.capabilities,
+            ask.slots,
+            ask.room_bytes,
+            ask.worker_id,
+            ask.free,
+            ask.total,
+        )
+
+
+Taken = tuple[Waiting, Ready]
+"""A ticket for a poll."""
+
+
+@dataclass(slots=True)
+class Direct:
+    """Grants made in the transaction that stores their tickets; nothing of it counts before that commits."""
+
+    taken: list[Taken]
+    asks: list[GrantAsk]
+    granted: dict[Key, Granted]
+
+
+def heard_of(ask: ClaimAsk, now_ms: int) -> Heard:
+    """What a claim says of its worker."""
+    who, slots = ask.who, max(ask.slots, ask.total_slots)
+    told = ask.handlers, ask.capabilities
+    return Heard(who.owner, who.project, ask.worker_id, *told, now_ms, who.fleet, ask.total, slots)
+
+
+def scopes_of(tenant: str, project: str) -> tuple[tuple[str, str], tuple[str, str]]:
+    """The scopes that a grant of a tenant's project stands under."""
+    return (("tenant", tenant), ("project", f"{tenant}/{project}"))

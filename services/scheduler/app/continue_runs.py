@@ -13,7 +13,8 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 
 from services.scheduler.app.book import Book
-from services.scheduler.app.claim_attempts import ClaimDesk, Direct
+from services.scheduler.app.claim_attempts import ClaimDesk
+from services.scheduler.app.claims import Direct
 from services.scheduler.domain.commits import GateState, Holder, Won
 from services.scheduler.domain.lease import Lease
 from services.scheduler.domain.ticket import NO_FENCE, Key, Successor, Ticket, TicketRow

@@ -12,7 +12,8 @@ from uuid import UUID
 
 from libs.kernel.epochs import Mode
 from services.scheduler.app.book import Book
-from services.scheduler.app.claim_attempts import ClaimDesk, Direct
+from services.scheduler.app.claim_attempts import ClaimDesk
+from services.scheduler.app.claims import Direct
 from services.scheduler.domain.commits import GateState
 from services.scheduler.domain.ticket import Key, Ticket, TicketRow, TicketState
 from services.scheduler.ports import ColdGates, Ports
