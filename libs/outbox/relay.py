@@ -15,6 +15,7 @@ import asyncio
 import itertools
 import logging
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
+from contextlib import suppress
 from contextvars import Context
 from uuid import UUID
 
@@ -355,11 +356,9 @@ class Relay:
                 wait_s = pause(failures, self._settings)
                 failures += 1
                 _log.warning("the outbox cannot be read (%s), again in %.2f s", problem.message, wait_s)
-            try:
+            with suppress(TimeoutError):
                 async with asyncio.timeout(wait_s):
                     await self._wake_sweep.wait()
-            except TimeoutError:
-                pass
 
     async def _sweep(self, *, everything: bool) -> int:
         """Takes rows that nobody has into memory; returns how many were news."""

@@ -8,7 +8,8 @@ import pytest
 from runway.internal.gateway.v1 import gateway_internal_pb2 as gw
 
 from libs.testkit.waiting import wait_until
-from tests.rpc.scheduler.harness import Replica, World, claim, complete
+from tests.rpc.scheduler.calls import claim, complete
+from tests.rpc.scheduler.harness import Replica, World
 from tests.rpc.scheduler.test_shares import many
 
 

@@ -10,7 +10,8 @@ from runway.scheduler.v1 import worker_service_pb2 as pb
 from libs.testkit.waiting import wait_until
 from services.scheduler.app.claim_attempts import ClaimDesk
 from services.scheduler.app.claims import ClaimAsk, GrantedLease
-from tests.rpc.scheduler.harness import Replica, World, claim, complete, new_run, ready_event, value
+from tests.rpc.scheduler.calls import claim, complete
+from tests.rpc.scheduler.harness import Replica, World, new_run, ready_event, value
 
 DEFAULT_CLIENT_LIMIT = 4 * 1024 * 1024
 

@@ -11,7 +11,8 @@ from runway.events.v1 import events_pb2
 from libs.kernel.refusal import Reason
 from libs.rpc.status import refusal_of
 from libs.testkit.waiting import wait_until
-from tests.rpc.scheduler.harness import Replica, World, beat, claim, complete, new_run
+from tests.rpc.scheduler.calls import beat, claim, complete
+from tests.rpc.scheduler.harness import Replica, World, new_run
 
 
 def revoked(run_id: Any, sequence: int) -> bytes:

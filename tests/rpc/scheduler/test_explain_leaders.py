@@ -10,7 +10,8 @@ from runway.internal.scheduler.v1 import scheduler_internal_pb2_grpc
 
 from libs.rpc.channels import open_channel
 from libs.testkit.waiting import wait_until
-from tests.rpc.scheduler.harness import SECRET, Replica, World, claim, complete, new_run
+from tests.rpc.scheduler.calls import claim, complete
+from tests.rpc.scheduler.harness import SECRET, Replica, World, new_run
 from tests.rpc.scheduler.test_holds import run_led_by, two
 
 

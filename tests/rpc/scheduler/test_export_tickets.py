@@ -5,7 +5,8 @@ from typing import Any
 import pytest
 from runway.scheduler.v1 import control_service_pb2 as pb
 
-from tests.rpc.scheduler.harness import Replica, World, claim, complete, new_run
+from tests.rpc.scheduler.calls import claim, complete
+from tests.rpc.scheduler.harness import Replica, World, new_run
 from tests.rpc.scheduler.test_holds import control
 
 

@@ -11,7 +11,8 @@ from runway.scheduler.v1 import worker_service_pb2 as pb
 from libs.kernel.ids import shard_of
 from libs.rpc.status import refusal_of
 from libs.testkit.waiting import wait_until
-from tests.rpc.scheduler.harness import Replica, World, bearer, beat, claim, complete, new_run, renew, value
+from tests.rpc.scheduler.calls import bearer, beat, claim, complete, renew
+from tests.rpc.scheduler.harness import Replica, World, new_run, value
 
 FLEET, FLEET_2 = "rk_fleet", "rk_fleet_2"
 

@@ -10,7 +10,8 @@ from runway.scheduler.v1 import control_service_pb2 as pb
 
 from libs.kernel.ids import shard_of
 from libs.testkit.waiting import wait_until
-from tests.rpc.scheduler.harness import Replica, World, beat, claim, complete, new_run, ready_event
+from tests.rpc.scheduler.calls import beat, claim, complete
+from tests.rpc.scheduler.harness import Replica, World, new_run, ready_event
 from tests.rpc.scheduler.test_holds import control, two
 
 

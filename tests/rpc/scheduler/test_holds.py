@@ -11,7 +11,8 @@ from runway.scheduler.v1 import control_service_pb2_grpc
 from libs.kernel.ids import shard_of
 from libs.rpc.channels import open_channel
 from libs.testkit.waiting import wait_until
-from tests.rpc.scheduler.harness import HANDLER, SECRET, Replica, World, beat, claim, complete, new_run, ready_event
+from tests.rpc.scheduler.calls import beat, claim, complete
+from tests.rpc.scheduler.harness import HANDLER, SECRET, Replica, World, new_run, ready_event
 
 QUEUE, SHARD, WORKER = pb.HOLD_KIND_QUEUE, pb.HOLD_KIND_SHARD, pb.HOLD_KIND_WORKER
 HOLD, DRAIN = pb.HOLD_MODE_HOLD, pb.HOLD_MODE_DRAIN

@@ -7,7 +7,8 @@ import pytest
 from runway.scheduler.v1 import worker_service_pb2 as pb
 
 from libs.testkit.waiting import wait_until
-from tests.rpc.scheduler.harness import Replica, World, beat, claim, complete, new_run
+from tests.rpc.scheduler.calls import beat, claim, complete
+from tests.rpc.scheduler.harness import Replica, World, new_run
 
 FLEET = "rk_fleet"
 MIGRATION, AUTOMATION = 3, 2

@@ -8,7 +8,8 @@ from runway.scheduler.v1 import scheduler_service_pb2 as people
 from runway.scheduler.v1 import worker_service_pb2 as pb
 
 from libs.testkit.waiting import wait_until
-from tests.rpc.scheduler.harness import Replica, World, bearer, claim, complete, new_run
+from tests.rpc.scheduler.calls import bearer, claim, complete
+from tests.rpc.scheduler.harness import Replica, World, new_run
 from tests.rpc.scheduler.test_explain_leaders import ask, codes
 from tests.rpc.scheduler.test_holds import run_led_by, two
 

@@ -16,19 +16,8 @@ from libs.fence.token import Signer
 from libs.kernel.epochs import StepFence
 from libs.rpc.status import refusal_of
 from libs.testkit.waiting import wait_until
-from tests.rpc.scheduler.harness import (
-    EPOCH,
-    Replica,
-    World,
-    attempts,
-    bearer,
-    beat,
-    claim,
-    complete,
-    new_run,
-    renew,
-    value,
-)
+from tests.rpc.scheduler.calls import attempts, bearer, beat, claim, complete, renew
+from tests.rpc.scheduler.harness import EPOCH, Replica, World, new_run, value
 
 FAILED: dict[str, Any] = {"failure": common_pb2.Failure(failure_class="transient", message="broke", type="ValueError")}
 

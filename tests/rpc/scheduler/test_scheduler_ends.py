@@ -20,19 +20,8 @@ from libs.rpc.channels import open_channel
 from libs.rpc.status import refusal_of
 from libs.testkit.waiting import wait_until
 from services.scheduler.app import record_commands
-from tests.rpc.scheduler.harness import (
-    HANDLER,
-    SECRET,
-    Replica,
-    World,
-    bearer,
-    beat,
-    claim,
-    complete,
-    new_run,
-    ready_event,
-    value,
-)
+from tests.rpc.scheduler.calls import bearer, beat, claim, complete
+from tests.rpc.scheduler.harness import HANDLER, SECRET, Replica, World, new_run, ready_event, value
 
 FAILED: dict[str, Any] = {"failure": common_pb2.Failure(failure_class="transient", message="broke", type="ValueError")}
 

@@ -11,18 +11,8 @@ from libs.kernel.ids import shard_of
 from libs.telemetry.catalogue import TAKEOVERS
 from libs.testkit.proxy import FaultProxy
 from libs.testkit.waiting import wait_until
-from tests.rpc.scheduler.harness import (
-    Replica,
-    World,
-    bearer,
-    beat,
-    claim,
-    complete,
-    new_run,
-    ready_event,
-    renew,
-    value,
-)
+from tests.rpc.scheduler.calls import bearer, beat, claim, complete, renew
+from tests.rpc.scheduler.harness import Replica, World, new_run, ready_event, value
 
 
 async def two(world: World) -> tuple[Replica, Replica]:

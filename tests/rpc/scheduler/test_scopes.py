@@ -8,7 +8,8 @@ from runway.internal.fence.v1 import fence_pb2
 from runway.scheduler.v1 import worker_service_pb2 as pb
 
 from libs.testkit.waiting import wait_until
-from tests.rpc.scheduler.harness import EPOCH, Replica, World, beat, claim, complete
+from tests.rpc.scheduler.calls import beat, claim, complete
+from tests.rpc.scheduler.harness import EPOCH, Replica, World
 from tests.rpc.scheduler.test_shares import many
 
 DRAINING, CLOSED, OPEN = 1, 2, 0

@@ -12,7 +12,8 @@ from runway.scheduler.v1 import share_service_pb2_grpc
 
 from libs.rpc.channels import open_channel
 from libs.testkit.waiting import wait_until
-from tests.rpc.scheduler.harness import SECRET, Replica, World, claim, complete, new_run
+from tests.rpc.scheduler.calls import claim, complete
+from tests.rpc.scheduler.harness import SECRET, Replica, World, new_run
 from tests.rpc.scheduler.test_scheduler_replicas import shard_led_by, two
 
 WHO = {"actor": "ops@example.org", "reason": "the quarter's plan"}

@@ -11,7 +11,8 @@ from libs.kernel.refusal import Reason
 from libs.rpc.channels import open_channel
 from libs.rpc.status import refusal_of
 from libs.testkit.waiting import wait_until
-from tests.rpc.scheduler.harness import SECRET, Replica, World, claim, new_run, ready_event
+from tests.rpc.scheduler.calls import claim
+from tests.rpc.scheduler.harness import SECRET, Replica, World, new_run, ready_event
 
 WHO: dict[str, Any] = {"actor": "ops", "reason": "a flood"}
 APPLIED, RETRY = inbox_pb2.VERDICT_APPLIED, inbox_pb2.VERDICT_RETRY
