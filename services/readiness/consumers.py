@@ -10,10 +10,10 @@ from runway.internal.inbox.v1 import inbox_pb2
 from libs.kernel.ids import uuid_from_bytes
 from libs.kernel.refusal import Refusal, invalid_field
 from libs.telemetry.traces import continued, traceparent
-from services.readiness import translate
+from services.readiness import translate, translate_waits
 from services.readiness.app.apply_facts import apply_facts
 from services.readiness.domain.steps import AttemptFact, EffectFact
-from services.readiness.domain.waits import Asked, WaitKey
+from services.readiness.domain.waits import Asked, Told, WaitKey
 from services.readiness.ports import Facts, Ports, RunFacts
 
 
@@ -26,6 +26,7 @@ class Batch:
         self.attempts: list[tuple[UUID, AttemptFact]] = []
         self.effects: list[tuple[UUID, EffectFact]] = []
         self.asked: list[tuple[UUID, Asked]] = []
+        self.told: list[tuple[UUID, Told]] = []
 
     def take(self, raw: bytes) -> None:
         """Parses one event into its list; refuses what is none of readiness'."""
@@ -45,7 +46,10 @@ class Batch:
                 self.attempts.append((run_id, translate.attempt(event.attempt_finished)))
             case "command_recorded":
                 run_id = uuid_from_bytes(event.command_recorded.run_id, "command_recorded.run_id")
-                self.asked.append((run_id, translate.asked(event.command_recorded)))
+                self.asked.append((run_id, translate_waits.asked(event.command_recorded)))
+            case "command_answered":
+                run_id = uuid_from_bytes(event.command_answered.run_id, "command_answered.run_id")
+                self.told.append((run_id, translate_waits.told(event.command_answered)))
             case "effect_resolved":
                 run_id = uuid_from_bytes(event.effect_resolved.run_id, "effect_resolved.run_id")
                 self.effects.append((run_id, translate.effect(event.effect_resolved)))
@@ -57,7 +61,7 @@ class Batch:
     @property
     def facts(self) -> Facts:
         """All of it."""
-        return Facts(self.launched, self.closed, self.attempts, self.effects, self.asked)
+        return Facts(self.launched, self.closed, self.attempts, self.effects, self.asked, self.told)
 
 
 async def apply(ports: Ports, raws: Sequence[bytes]) -> tuple[int, list[inbox_pb2.EventVerdict]]:
@@ -69,7 +73,7 @@ async def apply(ports: Ports, raws: Sequence[bytes]) -> tuple[int, list[inbox_pb
     asked: dict[int, WaitKey] = {}
     for number, raw in enumerate(raws):
         try:
-            before = len(batch.launched), len(batch.attempts), len(batch.asked)
+            before = len(batch.launched), len(batch.attempts), len(batch.asked), len(batch.told)
             batch.take(raw)
             if len(batch.launched) > before[0]:
                 launches[number] = batch.launched[-1].run_id
@@ -78,6 +82,9 @@ async def apply(ports: Ports, raws: Sequence[bytes]) -> tuple[int, list[inbox_pb
             elif len(batch.asked) > before[2]:
                 run_id, item = batch.asked[-1]
                 asked[number] = (run_id, item.step_key, item.slot)
+            elif len(batch.told) > before[3]:
+                run_id, said = batch.told[-1]
+                asked[number] = (run_id, said.step_key, said.slot)
             verdicts.append(inbox_pb2.EventVerdict(verdict=inbox_pb2.VERDICT_APPLIED))
         except Refusal as refusal:
             verdicts.append(inbox_pb2.EventVerdict(verdict=inbox_pb2.VERDICT_REFUSED, reason=str(refusal)))

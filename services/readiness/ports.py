@@ -1,6 +1,6 @@
 """What readiness' verbs need from outside, as Protocols."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Protocol
 from uuid import UUID
@@ -9,7 +9,7 @@ from libs.kernel.clock import Clock
 from libs.kernel.values import value
 from services.readiness.domain.graph import Graph
 from services.readiness.domain.steps import AttemptFact, EffectFact, GraphEnd, Step
-from services.readiness.domain.waits import Asked, Kept, Signal, Wait, WaitKey
+from services.readiness.domain.waits import Asked, Kept, Signal, Told, Wait, WaitKey
 
 
 @value(frozen=True, slots=True)
@@ -43,7 +43,16 @@ class Facts:
     attempts: Sequence[tuple[UUID, AttemptFact]] = ()
     effects: Sequence[tuple[UUID, EffectFact]] = ()
     asked: Sequence[tuple[UUID, Asked]] = ()
+    told: Sequence[tuple[UUID, Told]] = ()
     due_limit: int = 0
+
+    @property
+    def wait_keys(self) -> Iterator[WaitKey]:
+        """Slots that attempts or launch speak of."""
+        for run_id, asked in self.asked:
+            yield run_id, asked.step_key, asked.slot
+        for run_id, told in self.told:
+            yield run_id, told.step_key, told.slot
 
 
 @value(frozen=True, slots=True)

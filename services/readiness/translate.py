@@ -2,12 +2,10 @@
 
 import json
 from collections.abc import Mapping, Sequence
-from typing import Any
 from uuid import UUID
 
 from google.protobuf import json_format, struct_pb2
 from google.protobuf.duration_pb2 import Duration
-from google.protobuf.message import DecodeError
 from google.protobuf.timestamp_pb2 import Timestamp
 from runway.common.v1 import common_pb2
 from runway.events.v1 import events_pb2
@@ -17,11 +15,11 @@ from runway.readiness.v1 import readiness_service_pb2 as pb
 from libs.kernel.ids import NIL, digest, uuid_from_bytes, uuid_from_text
 from libs.kernel.refusal import Reason, Refusal, invalid_field
 from libs.rpc.identity import Caller
-from libs.rpc.schemas import Misfit, check, flaws
+from libs.rpc.schemas import Misfit, check
 from services.readiness.app.answer_inputs import AnswerAsk
 from services.readiness.domain.graph import Contract, Graph, Join, Need, Node, Retry, When, build_graph
 from services.readiness.domain.steps import AttemptFact, EffectFact, End, FailureFacts, Step
-from services.readiness.domain.waits import LONGEST_MS, Asked, Kind, Signal, Wait, WaitKey, WaitState
+from services.readiness.domain.waits import Signal, Wait, WaitKey, WaitState
 from services.readiness.ports import Question, RunFacts
 
 SUCCESSORS_DEPTH = 16
@@ -168,66 +166,6 @@ def finished_event(run: RunFacts, step: Step, now_ms: int) -> events_pb2.StepFin
         failure=failure_event(step.failure) if step.failure else None,
         at_ms=now_ms,
     )
-
-
-class _Unreadable(Exception):
-    """What an attempt asks is nothing that can be waited for."""
-
-
-def asked(fact: events_pb2.CommandRecorded) -> Asked:
-    """What an attempt asks. What cannot be read is told to the next attempt: an event that was refused here would be
-    nobody's."""
-    if fact.kind not in (events_pb2.COMMAND_KIND_WAIT, events_pb2.COMMAND_KIND_INPUT):
-        raise invalid_field("command_recorded.kind", "is none of readiness'", "send waits and inputs")
-    if not fact.slot or not fact.step_key:
-        raise invalid_field("command_recorded", "lacks a step or a slot", "send what the scheduler sends")
-    try:
-        said = json_format.MessageToDict(struct_pb2.Value.FromString(fact.payload))
-        if not isinstance(said, dict):
-            raise _Unreadable("its payload is no object")
-        return _input(fact, said) if fact.kind == events_pb2.COMMAND_KIND_INPUT else _wait(fact, said)
-    except (_Unreadable, DecodeError) as error:
-        return Asked(fact.step_key, fact.slot, Kind.UNREADABLE, payload=fact.payload, problem=str(error)[:500])
-
-
-def _wait(fact: events_pb2.CommandRecorded, said: Mapping[str, Any]) -> Asked:
-    forms = [name for name in ("for_ms", "until_ms", "event") if name in said]
-    if len(forms) != 1:
-        raise _Unreadable("its payload needs one of for_ms, until_ms and event")
-    if forms == ["event"]:
-        name, correlation = _text(said, "event"), _text(said, "correlation")
-        if not name:
-            raise _Unreadable("event must be a name")
-        return Asked(fact.step_key, fact.slot, Kind.EVENT, name, correlation, _length(said, "timeout_ms"), payload=fact.payload)
-    if forms == ["until_ms"]:
-        return Asked(fact.step_key, fact.slot, Kind.TIMER, until_ms=_length(said, "until_ms", 2**52), payload=fact.payload)
-    return Asked(fact.step_key, fact.slot, Kind.TIMER, for_ms=_length(said, "for_ms"), payload=fact.payload)
-
-
-def _input(fact: events_pb2.CommandRecorded, said: Mapping[str, Any]) -> Asked:
-    if not isinstance(said.get("schema", {}), dict):
-        raise _Unreadable("schema must be an object")
-    if found := flaws(json.dumps(said.get("schema", {}))):
-        raise _Unreadable(f"schema {found[0]}")
-    _text(said, "prompt")
-    return Asked(fact.step_key, fact.slot, Kind.INPUT, for_ms=_length(said, "timeout_ms"), payload=fact.payload)
-
-
-def _text(said: Mapping[str, Any], name: str) -> str:
-    text = said.get(name, "")
-    if not isinstance(text, str) or "\0" in text or (name != "prompt" and len(text) > 200):
-        raise _Unreadable(f"{name} must be text of at most 200 characters without NUL")
-    return text
-
-
-def _length(said: Mapping[str, Any], name: str, most: int = LONGEST_MS) -> int:
-    """Milliseconds; -1 where none are said."""
-    number = said.get(name)
-    if number is None:
-        return -1
-    if isinstance(number, bool) or not isinstance(number, int | float) or not 0 <= number <= most:
-        raise _Unreadable(f"{name} must be a number of milliseconds from 0 to {most}")
-    return int(number)
 
 
 def ticket_input(run_input: bytes, outputs: Mapping[str, bytes], waited: Sequence[Wait]) -> bytes:

@@ -68,8 +68,8 @@ class Notices(Protocol):
         """PointQuiesced → launch."""
         ...
 
-    def command(self, holder: Holder, command: Command, now_ms: int) -> Notice:
-        """CommandRecorded → readiness or launch."""
+    def command(self, holder: Holder, command: Command, now_ms: int) -> list[Notice]:
+        """CommandRecorded → readiness, launch or both."""
         ...
 
 

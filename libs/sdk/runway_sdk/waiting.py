@@ -16,6 +16,12 @@ from runway.scheduler.v1 import worker_service_pb2 as pb
 from runway_sdk.errors import StepFailed
 from runway_sdk.values import to_value
 
+_COMMANDS: Mapping[str, pb.CommandType.ValueType] = {
+    "input": pb.COMMAND_TYPE_INPUT,
+    "approval": pb.COMMAND_TYPE_APPROVAL,
+    "children": pb.COMMAND_TYPE_JOIN,
+}
+
 
 class Yielding(BaseException):
     """The attempt ends here, to go on once what it waits for has an answer. Not an Exception: a step must not catch it in
@@ -53,7 +59,7 @@ class StepWaits:
         told = self._given.get(slot)
         if told is not None:
             return _answer(kind, slot, told)
-        command = pb.COMMAND_TYPE_INPUT if kind == "input" else pb.COMMAND_TYPE_WAIT
+        command = _COMMANDS.get(kind, pb.COMMAND_TYPE_WAIT)
         self._asked[slot] = pb.CommandItem(slot=slot, type=command, payload=to_value(dict(payload), f"wait {slot}"))
         raise Yielding(slot)
 

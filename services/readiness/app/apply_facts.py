@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from uuid import UUID
 
 from services.readiness.app.check_output import as_promised
-from services.readiness.app.take_waits import Waited, load_waits, lock_asked, save_waits, take_asked
+from services.readiness.app.take_waits import Waited, load_waits, lock_asked, save_waits, take_asked, take_told
 from services.readiness.domain.steps import (
     TERMINAL,
     AttemptFact,
@@ -64,7 +64,7 @@ async def apply_facts(ports: Ports, facts: Facts) -> Left:
 async def _apply(ports: Ports, facts: Facts) -> Left:
     left = Left()
     now = ports.clock.now_ms()
-    named = {run_id for run_id, _ in (*facts.attempts, *facts.effects, *facts.asked)} | set(facts.closed)
+    named = {run_id for run_id, _ in (*facts.attempts, *facts.effects, *facts.asked, *facts.told)} | set(facts.closed)
     committed: list[tuple[RunFacts, RunView]] = []
     try:
         async with ports.db.tx() as tx:
@@ -128,11 +128,9 @@ async def _move(
     views = await views_of(ports, tx, active.values())
     if facts.asked:
         await take_asked(tx, active, views, facts.asked, now)
-        left.unborn = {
-            (run_id, asked.step_key, asked.slot)
-            for run_id, asked in facts.asked
-            if run_id not in runs and now - launched_ms(run_id) < ports.retention_ms
-        }
+    if facts.told:
+        await take_told(tx, active, views, facts.told, now)
+    left.unborn = {key for key in facts.wait_keys if key[0] not in runs and now - launched_ms(key[0]) < ports.retention_ms}
     await load_waits(tx, views, facts.attempts, due)
     doubtful = [(run_id, fact.step_key) for run_id, fact in facts.attempts if fact.end == End.UNCERTAIN]
     resolved = await tx.resolutions(doubtful) if doubtful else {}

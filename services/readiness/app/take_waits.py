@@ -8,7 +8,19 @@ from collections.abc import Mapping, Sequence
 from uuid import UUID
 
 from services.readiness.domain.steps import AttemptFact, RunView, StepState, answered
-from services.readiness.domain.waits import WAIT_REASONS, Asked, Kind, Wait, WaitKey, answer, begin_wait
+from services.readiness.domain.waits import (
+    WAIT_REASONS,
+    Asked,
+    Kind,
+    Told,
+    Wait,
+    WaitKey,
+    WaitState,
+    answer,
+    begin_told,
+    begin_wait,
+    end_told,
+)
 from services.readiness.ports import RunFacts, Tx
 
 Waited = Mapping[tuple[UUID, str], Sequence[Wait]]
@@ -59,6 +71,25 @@ async def _take_kept(
                 break
     if used:
         await tx.use_signals(list(used.items()), now_ms)
+
+
+async def take_told(
+    tx: Tx, runs: Mapping[UUID, RunFacts], views: Mapping[UUID, RunView], told: Sequence[tuple[UUID, Told]], now_ms: int
+) -> None:
+    """Ends of waits that launch decides, each once. An answer that comes before its wait is the wait, and over."""
+    first: dict[WaitKey, tuple[UUID, Told]] = {}
+    for run_id, item in told:
+        if run_id in views and item.step_key in views[run_id].steps:
+            first.setdefault((run_id, item.step_key, item.slot), (run_id, item))
+    if not first:
+        return
+    new = await tx.add_waits(runs, [(run_id, begin_told(item, now_ms)) for run_id, item in first.values()])
+    standing = sorted(first.keys() - new)
+    waits = await tx.load_waits(standing) if standing else {}
+    for key, wait in waits.items():
+        run_id, item = first[key]
+        if wait.state == WaitState.OPEN and wait.kind == item.kind:
+            answered(views[run_id], end_told(wait, item, now_ms))
 
 
 async def load_waits(

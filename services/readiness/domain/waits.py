@@ -19,6 +19,8 @@ class Kind(IntEnum):
     EVENT = 2
     INPUT = 3
     UNREADABLE = 4
+    APPROVAL = 5
+    CHILDREN = 6
 
 
 class WaitState(IntEnum):
@@ -31,8 +33,17 @@ class WaitState(IntEnum):
     REFUSED = 4
 
 
-REASONS = {Kind.TIMER: "timer", Kind.EVENT: "external_event", Kind.INPUT: "user_input"}
+REASONS = {
+    Kind.APPROVAL: "approval",
+    Kind.INPUT: "user_input",
+    Kind.CHILDREN: "child_tasks",
+    Kind.EVENT: "external_event",
+    Kind.TIMER: "timer",
+}
+"""What a step with such a wait is said to wait for; of several the first: what people bring goes before what time brings."""
 WAIT_REASONS = frozenset(REASONS.values())
+DECIDED_ELSEWHERE = frozenset({Kind.APPROVAL, Kind.CHILDREN})
+"""Launch decides these and says so; here they are only waited for."""
 LONGEST_MS = 10 * 365 * 86_400_000
 """No wait lasts longer: what asks for more has mistaken its unit."""
 
@@ -124,6 +135,29 @@ def answer(wait: Wait, result: bytes, by: str, now_ms: int) -> Wait:
 
 
 @value(frozen=True, slots=True)
+class Told:
+    """What launch says of a wait that it decides."""
+
+    step_key: str
+    slot: str
+    kind: Kind
+    refused: bool
+    result: bytes
+    by: str
+
+
+def begin_told(told: Told, now_ms: int) -> Wait:
+    """A wait whose answer came before it was asked for: it is over."""
+    return end_told(begin_wait(Asked(told.step_key, told.slot, told.kind), now_ms), told, now_ms)
+
+
+def end_told(wait: Wait, told: Told, now_ms: int) -> Wait:
+    """A wait that launch has decided."""
+    ended = answer(wait, told.result, told.by, now_ms)
+    return replace(ended, state=WaitState.REFUSED) if told.refused else ended
+
+
+@value(frozen=True, slots=True)
 class Signal:
     """An event that somebody told of. `run_id`: only waits of this run; None: whichever run waits with this correlation."""
 
@@ -161,5 +195,6 @@ class Kept:
 
 
 def reason_of(waits: Iterable[Wait]) -> str:
-    """What a step with these waits is said to wait for: what people can bring goes before what time brings."""
-    return REASONS[max(wait.kind for wait in waits)]
+    """What a step with these waits is said to wait for."""
+    kinds = {wait.kind for wait in waits}
+    return next(reason for kind, reason in REASONS.items() if kind in kinds)

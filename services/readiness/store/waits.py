@@ -66,6 +66,7 @@ class WaitRows:
             [wait.due_ms for _, wait in waits],
             [wait.payload for _, wait in waits],
             [wait.asked_ms for _, wait in waits],
+            [wait.result for _, wait in waits],
             [wait.ended_ms for _, wait in waits],
             [wait.ended_by for _, wait in waits],
         )

@@ -18,10 +18,10 @@ from services.scheduler.ports import Ports, Tx
 
 ROUNDS = 3
 Asked = tuple[Holder, tuple[Command, ...]]
-WAIT, INPUT = 3, 5
-AWAITED = frozenset({WAIT, INPUT})
-"""Kinds that a step waits for once its attempt has yielded with them: readiness answers each under its slot."""
-SERVED: frozenset[int] = AWAITED
+WAIT, APPROVAL, INPUT, JOIN = 3, 4, 5, 6
+AWAITED = frozenset({WAIT, APPROVAL, INPUT, JOIN})
+"""Kinds that a step waits for once its attempt has yielded with them: readiness holds the wait of each slot."""
+SERVED: frozenset[int] = frozenset({WAIT, INPUT})
 """Kinds that launch or readiness act on in this version."""
 
 
@@ -86,7 +86,8 @@ async def write_commands(ports: Ports, tx: Tx, book: Book, asks: Sequence[Asked]
     ]
     if passed:
         new = await tx.put_commands(passed, now_ms)
-        await tx.send([ports.notices.command(h, c, now_ms) for h, c in _once(passed) if (*h.key, c.slot) in new], now_ms)
+        first = [(holder, command) for holder, command in _once(passed) if (*holder.key, command.slot) in new]
+        await tx.send([told for holder, command in first for told in ports.notices.command(holder, command, now_ms)], now_ms)
     return answers
 
 

@@ -14,7 +14,14 @@ def no_leader() -> Refusal:
     )
 
 
-_WORDS = {1: "child runs", 2: "expansion of a run", 3: "waits for events", 4: "approvals", 5: "requests for input"}
+_WORDS = {
+    1: "child runs",
+    2: "expansion of a run",
+    3: "waits for events",
+    4: "approvals",
+    5: "requests for input",
+    6: "joins of child runs",
+}
 """What commands ask for, by runway.events.v1.CommandKind."""
 
 

@@ -1,6 +1,6 @@
 """Builds the events that the scheduler sends. Implements `ports.Notices`; every event carries the trace that caused it."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from uuid import UUID
 
 from google.protobuf import struct_pb2
@@ -16,7 +16,13 @@ from services.scheduler.domain.ending import Finished
 from services.scheduler.domain.ticket import OWN_POINT, POINT_NAMES, Key
 
 _NULL = struct_pb2.Value(null_value=struct_pb2.NULL_VALUE).SerializeToString()
-_TO_READINESS = frozenset({events_pb2.COMMAND_KIND_EXPAND, events_pb2.COMMAND_KIND_WAIT, events_pb2.COMMAND_KIND_INPUT})
+_BOTH = ("launch", "readiness")
+_RECEIVERS: Mapping[int, tuple[str, ...]] = {
+    events_pb2.COMMAND_KIND_SPAWN: ("launch",),
+    events_pb2.COMMAND_KIND_APPROVAL: _BOTH,
+    events_pb2.COMMAND_KIND_JOIN: _BOTH,
+}
+"""Who acts on a command, where it is not readiness alone."""
 
 
 class EventNotices:
@@ -94,8 +100,8 @@ class EventNotices:
         fact = events_pb2.PointQuiesced(run_id=run_id.bytes, point=OWN_POINT, epoch=epoch, incarnation=incarnation)
         return self._event(run_id, "launch", "point_quiesced", events_pb2.Event(point_quiesced=fact), now_ms)
 
-    def command(self, holder: Holder, command: Command, now_ms: int) -> Notice:
-        """CommandRecorded → readiness or launch."""
+    def command(self, holder: Holder, command: Command, now_ms: int) -> list[Notice]:
+        """CommandRecorded → readiness, launch or both."""
         fact = events_pb2.CommandRecorded(
             run_id=holder.run_id.bytes,
             step_key=holder.step_key,
@@ -105,5 +111,7 @@ class EventNotices:
             attempt_id=holder.fence.attempt_id.bytes,
             lease_epoch=holder.fence.lease_epoch,
         )
-        receiver = "readiness" if command.kind in _TO_READINESS else "launch"
-        return self._event(holder.run_id, receiver, "command_recorded", events_pb2.Event(command_recorded=fact), now_ms)
+        return [
+            self._event(holder.run_id, receiver, "command_recorded", events_pb2.Event(command_recorded=fact), now_ms)
+            for receiver in _RECEIVERS.get(command.kind, ("readiness",))
+        ]

@@ -211,7 +211,23 @@ async def test_whoever_comes_second_sees_who_has_not_committed_yet(room: Room) -
         assert (await room.ticket(run, 2))["waits"]["a"]["value"] == "held"
         async with other.transaction():
             await other.fetch(_Q.lock_correlations.sql, [correlation_key("go", "c")])
-            wait = ([UUID(run)], ["only"], ["b"], ["acme"], ["default"], [2], [1], ["go"], ["c"], [0], [b""], [1], [0], [""])
+            wait = (
+                [UUID(run)],
+                ["only"],
+                ["b"],
+                ["acme"],
+                ["default"],
+                [2],
+                [1],
+                ["go"],
+                ["c"],
+                [0],
+                [b""],
+                [1],
+                [b""],
+                [0],
+                [""],
+            )
             await other.fetch(_Q.add_waits.sql, *wait)
             telling = asyncio.create_task(room.client.signal("go", "then", correlation="c"))
             await blocked_or_done(room, telling)

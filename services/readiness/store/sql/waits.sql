@@ -7,9 +7,10 @@ SELECT pg_advisory_xact_lock(k.key)
 
 -- name: add_waits
 -- What attempts ask, once per slot: a repeat is the first one.
-INSERT INTO wait (run_id, step_key, slot, tenant, project, kind, state, name, correlation, due_ms, payload, asked_ms, ended_ms, ended_by)
+INSERT INTO wait (run_id, step_key, slot, tenant, project, kind, state, name, correlation, due_ms, payload, asked_ms, result, ended_ms,
+                  ended_by)
 SELECT * FROM unnest($1::uuid[], $2::text[], $3::text[], $4::text[], $5::text[], $6::smallint[], $7::smallint[], $8::text[], $9::text[],
-                     $10::bigint[], $11::bytea[], $12::bigint[], $13::bigint[], $14::text[])
+                     $10::bigint[], $11::bytea[], $12::bigint[], $13::bytea[], $14::bigint[], $15::text[])
  ORDER BY 1, 2, 3
 ON CONFLICT DO NOTHING
 RETURNING run_id, step_key, slot;

@@ -80,9 +80,11 @@ class _CommandKindEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._En
     COMMAND_KIND_WAIT: _CommandKind.ValueType  # 3
     """Wait for a time or an event (readiness)."""
     COMMAND_KIND_APPROVAL: _CommandKind.ValueType  # 4
-    """Ask for an approval (launch)."""
+    """Ask for an approval (launch; readiness holds the wait)."""
     COMMAND_KIND_INPUT: _CommandKind.ValueType  # 5
     """Ask for user input (readiness)."""
+    COMMAND_KIND_JOIN: _CommandKind.ValueType  # 6
+    """Wait for spawned children under a policy (launch; readiness holds the wait)."""
 
 class CommandKind(_CommandKind, metaclass=_CommandKindEnumTypeWrapper):
     """What an attempt asks of the control plane."""
@@ -96,9 +98,11 @@ COMMAND_KIND_EXPAND: CommandKind.ValueType  # 2
 COMMAND_KIND_WAIT: CommandKind.ValueType  # 3
 """Wait for a time or an event (readiness)."""
 COMMAND_KIND_APPROVAL: CommandKind.ValueType  # 4
-"""Ask for an approval (launch)."""
+"""Ask for an approval (launch; readiness holds the wait)."""
 COMMAND_KIND_INPUT: CommandKind.ValueType  # 5
 """Ask for user input (readiness)."""
+COMMAND_KIND_JOIN: CommandKind.ValueType  # 6
+"""Wait for spawned children under a policy (launch; readiness holds the wait)."""
 Global___CommandKind: typing_extensions.TypeAlias = CommandKind
 
 @typing.final
@@ -124,6 +128,7 @@ class Event(google.protobuf.message.Message):
     GRAPH_FINISHED_FIELD_NUMBER: builtins.int
     USAGE_SETTLED_FIELD_NUMBER: builtins.int
     STEPS_FINISHED_FIELD_NUMBER: builtins.int
+    COMMAND_ANSWERED_FIELD_NUMBER: builtins.int
     event_id: builtins.bytes
     """128 random bits; equal for every delivery of the same fact."""
     at_ms: builtins.int
@@ -160,7 +165,7 @@ class Event(google.protobuf.message.Message):
 
     @property
     def command_recorded(self) -> Global___CommandRecorded:
-        """scheduler → readiness or launch, by the kind of command."""
+        """scheduler → readiness, launch or both, by the kind of command."""
 
     @property
     def effect_unknown(self) -> Global___EffectUnknown:
@@ -186,6 +191,10 @@ class Event(google.protobuf.message.Message):
     def steps_finished(self) -> Global___StepsFinished:
         """readiness → launch."""
 
+    @property
+    def command_answered(self) -> Global___CommandAnswered:
+        """launch → readiness."""
+
     def __init__(
         self,
         *,
@@ -206,12 +215,13 @@ class Event(google.protobuf.message.Message):
         graph_finished: Global___GraphFinished | None = ...,
         usage_settled: Global___UsageSettled | None = ...,
         steps_finished: Global___StepsFinished | None = ...,
+        command_answered: Global___CommandAnswered | None = ...,
     ) -> None: ...
-    _HasFieldArgType: typing_extensions.TypeAlias = typing.Literal["attempt_finished", b"attempt_finished", "command_recorded", b"command_recorded", "effect_resolved", b"effect_resolved", "effect_unknown", b"effect_unknown", "fact", b"fact", "first_lease", b"first_lease", "graph_finished", b"graph_finished", "point_quiesced", b"point_quiesced", "run_closing", b"run_closing", "run_launched", b"run_launched", "step_finished", b"step_finished", "step_ready", b"step_ready", "step_revoked", b"step_revoked", "steps_finished", b"steps_finished", "usage_settled", b"usage_settled"]
+    _HasFieldArgType: typing_extensions.TypeAlias = typing.Literal["attempt_finished", b"attempt_finished", "command_answered", b"command_answered", "command_recorded", b"command_recorded", "effect_resolved", b"effect_resolved", "effect_unknown", b"effect_unknown", "fact", b"fact", "first_lease", b"first_lease", "graph_finished", b"graph_finished", "point_quiesced", b"point_quiesced", "run_closing", b"run_closing", "run_launched", b"run_launched", "step_finished", b"step_finished", "step_ready", b"step_ready", "step_revoked", b"step_revoked", "steps_finished", b"steps_finished", "usage_settled", b"usage_settled"]
     def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
-    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["at_ms", b"at_ms", "attempt_finished", b"attempt_finished", "command_recorded", b"command_recorded", "effect_resolved", b"effect_resolved", "effect_unknown", b"effect_unknown", "event_id", b"event_id", "fact", b"fact", "first_lease", b"first_lease", "graph_finished", b"graph_finished", "point_quiesced", b"point_quiesced", "run_closing", b"run_closing", "run_launched", b"run_launched", "step_finished", b"step_finished", "step_ready", b"step_ready", "step_revoked", b"step_revoked", "steps_finished", b"steps_finished", "traceparent", b"traceparent", "usage_settled", b"usage_settled"]
+    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["at_ms", b"at_ms", "attempt_finished", b"attempt_finished", "command_answered", b"command_answered", "command_recorded", b"command_recorded", "effect_resolved", b"effect_resolved", "effect_unknown", b"effect_unknown", "event_id", b"event_id", "fact", b"fact", "first_lease", b"first_lease", "graph_finished", b"graph_finished", "point_quiesced", b"point_quiesced", "run_closing", b"run_closing", "run_launched", b"run_launched", "step_finished", b"step_finished", "step_ready", b"step_ready", "step_revoked", b"step_revoked", "steps_finished", b"steps_finished", "traceparent", b"traceparent", "usage_settled", b"usage_settled"]
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_fact: typing_extensions.TypeAlias = typing.Literal["run_launched", "run_closing", "step_ready", "step_revoked", "first_lease", "point_quiesced", "attempt_finished", "command_recorded", "effect_unknown", "effect_resolved", "step_finished", "graph_finished", "usage_settled", "steps_finished"]
+    _WhichOneofReturnType_fact: typing_extensions.TypeAlias = typing.Literal["run_launched", "run_closing", "step_ready", "step_revoked", "first_lease", "point_quiesced", "attempt_finished", "command_recorded", "effect_unknown", "effect_resolved", "step_finished", "graph_finished", "usage_settled", "steps_finished", "command_answered"]
     _WhichOneofArgType_fact: typing_extensions.TypeAlias = typing.Literal["fact", b"fact"]
     def WhichOneof(self, oneof_group: _WhichOneofArgType_fact) -> _WhichOneofReturnType_fact | None: ...
 
@@ -775,6 +785,53 @@ class CommandRecorded(google.protobuf.message.Message):
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
 
 Global___CommandRecorded: typing_extensions.TypeAlias = CommandRecorded
+
+@typing.final
+class CommandAnswered(google.protobuf.message.Message):
+    """What launch decides of a command has an answer. It may come before the command, and ends the wait of its slot, once."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    RUN_ID_FIELD_NUMBER: builtins.int
+    STEP_KEY_FIELD_NUMBER: builtins.int
+    SLOT_FIELD_NUMBER: builtins.int
+    KIND_FIELD_NUMBER: builtins.int
+    REFUSED_FIELD_NUMBER: builtins.int
+    RESULT_FIELD_NUMBER: builtins.int
+    BY_FIELD_NUMBER: builtins.int
+    AT_MS_FIELD_NUMBER: builtins.int
+    run_id: builtins.bytes
+    """The run."""
+    step_key: builtins.str
+    """The step."""
+    slot: builtins.str
+    """The command's slot."""
+    kind: Global___CommandKind.ValueType
+    """What was asked: APPROVAL or JOIN."""
+    refused: builtins.bool
+    """What was asked could not be done; `by` says why."""
+    result: builtins.bytes
+    """A serialized google.protobuf.Value for the step's next attempt."""
+    by: builtins.str
+    """Who or what decided."""
+    at_ms: builtins.int
+    """When, milliseconds since the Unix epoch."""
+    def __init__(
+        self,
+        *,
+        run_id: builtins.bytes = ...,
+        step_key: builtins.str = ...,
+        slot: builtins.str = ...,
+        kind: Global___CommandKind.ValueType = ...,
+        refused: builtins.bool = ...,
+        result: builtins.bytes = ...,
+        by: builtins.str = ...,
+        at_ms: builtins.int = ...,
+    ) -> None: ...
+    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["at_ms", b"at_ms", "by", b"by", "kind", b"kind", "refused", b"refused", "result", b"result", "run_id", b"run_id", "slot", b"slot", "step_key", b"step_key"]
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+
+Global___CommandAnswered: typing_extensions.TypeAlias = CommandAnswered
 
 @typing.final
 class EffectUnknown(google.protobuf.message.Message):

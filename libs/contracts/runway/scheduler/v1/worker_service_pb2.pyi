@@ -73,6 +73,8 @@ class _CommandTypeEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._En
     """Ask for an approval."""
     COMMAND_TYPE_INPUT: _CommandType.ValueType  # 5
     """Ask for user input."""
+    COMMAND_TYPE_JOIN: _CommandType.ValueType  # 6
+    """Wait for spawned children."""
 
 class CommandType(_CommandType, metaclass=_CommandTypeEnumTypeWrapper):
     """What kind of command."""
@@ -89,6 +91,8 @@ COMMAND_TYPE_APPROVAL: CommandType.ValueType  # 4
 """Ask for an approval."""
 COMMAND_TYPE_INPUT: CommandType.ValueType  # 5
 """Ask for user input."""
+COMMAND_TYPE_JOIN: CommandType.ValueType  # 6
+"""Wait for spawned children."""
 Global___CommandType: typing_extensions.TypeAlias = CommandType
 
 @typing.final
