@@ -66,8 +66,8 @@ REQUIREMENTS: dict[str, Requirement] = {
     "attempt.fenced": Requirement("Only the current epochs commit progress, checkpoint or effect.", "000"),
     "sched.claim": Requirement("A claim is a compare-and-set with a new epoch; at most one live lease a step.", "000"),
     "sched.fair": Requirement(
-        "An interactive reserve; weighted shares over tenants, of the resource each takes most of; project quotas; priority, "
-        "deadline, aging; started runs first.",
+        "An interactive reserve; weighted shares over tenants, of the resource each takes most of; project and user quotas; "
+        "priority, deadline, aging; started runs first.",
         "000",
     ),
     "sched.capability": Requirement(

@@ -34,6 +34,7 @@ class Block(StrEnum):
     NO_WORKER_HAS_RESOURCES = "NO_WORKER_HAS_RESOURCES"
     TENANT_QUOTA = "TENANT_QUOTA"
     PROJECT_QUOTA = "PROJECT_QUOTA"
+    USER_QUOTA = "USER_QUOTA"
     NO_FREE_SLOT = "NO_FREE_SLOT"
     RESOURCES_IN_USE = "RESOURCES_IN_USE"
     RESERVE = "RESERVE"
@@ -67,6 +68,7 @@ REMEDY: Mapping[Block, str] = {
     Block.NO_WORKER_HAS_RESOURCES: "start a larger worker, or let the step take less in a new version",
     Block.TENANT_QUOTA: "wait for leases to end, or raise the bound: `runway share put TENANT --most-leases N`",
     Block.PROJECT_QUOTA: "wait for leases to end, or raise the bound: `runway share put TENANT/PROJECT --most-leases N`",
+    Block.USER_QUOTA: "wait for leases to end, or raise the bound: `runway share put TENANT --user NAME --most-leases N`",
     Block.NO_FREE_SLOT: "wait for attempts to end, or start more workers",
     Block.RESOURCES_IN_USE: "wait for attempts to end, or start more workers that have it",
     Block.RESERVE: "wait, start more workers, or lower the reserve: `runway share policy --reserve N`",

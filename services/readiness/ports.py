@@ -29,6 +29,8 @@ class RunFacts:
     traceparent: str
     state: int
     version: int
+    launched_by: str = ""
+    """Name of the key that launched it."""
 
 
 ACTIVE, CLOSED, FINISHED = 1, 2, 3

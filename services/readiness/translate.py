@@ -89,6 +89,7 @@ def launched(fact: events_pb2.RunLaunched, traceparent: str) -> RunFacts:
         traceparent=traceparent,
         state=1,
         version=1,
+        launched_by=fact.launched_by[:100].replace("\0", ""),
     )
 
 

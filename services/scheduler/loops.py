@@ -152,8 +152,7 @@ def share_loops(shares: Shares, book: Book, holder: str) -> list[Every | Loop]:
     """Every leader has what was decided within a second, and knows what the others use."""
 
     async def look() -> None:
-        if await refresh(shares, book.usage):
-            book.reconsider()
+        await refresh(shares, book)
 
     async def tell() -> None:
         book.room.count_aside((book.parked.values(), book.shelf.tickets.values()))

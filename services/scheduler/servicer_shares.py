@@ -7,10 +7,11 @@ from runway.scheduler.v1 import share_service_pb2 as pb
 from runway.scheduler.v1 import share_service_pb2_grpc
 
 from libs.kernel.clock import Clock
+from libs.kernel.refusal import invalid_field
 from services.scheduler import translate
 from services.scheduler.app.book import Book
 from services.scheduler.app.decide_shares import PartAsk, PolicyAsk, Shares, put_part, put_policy, refresh
-from services.scheduler.domain.shares import Change, Part, Policy, StoredPart
+from services.scheduler.domain.shares import USER_MARK, Change, Part, Policy, StoredPart, user_of
 
 DEFAULT_CHANGES = 100
 NEWEST = 2**62
@@ -35,7 +36,7 @@ class ShareServicer(share_service_pb2_grpc.ShareServiceServicer):
     async def GetShares(self, request: pb.GetSharesRequest, context: Any) -> pb.GetSharesResponse:
         """See the contract."""
         usage = self._book.usage
-        await refresh(self._shares, usage)
+        await refresh(self._shares, self._book)
         stored = {(part.tenant, part.project): part for part in await self._shares.parts()}
         tenants = {*usage.meters, *usage.elsewhere, *self._book.ready.queues}
         names = sorted({*stored, *((tenant, "") for tenant in tenants)})
@@ -63,7 +64,7 @@ class ShareServicer(share_service_pb2_grpc.ShareServiceServicer):
         """See the contract."""
         ask = PartAsk(
             request.tenant,
-            request.project,
+            _bound(request),
             request.weight if request.HasField("weight") else None,
             request.most_leases if request.HasField("most_leases") else None,
             request.unbounded,
@@ -78,20 +79,17 @@ class ShareServicer(share_service_pb2_grpc.ShareServiceServicer):
     async def ListShareChanges(self, request: pb.ListShareChangesRequest, context: Any) -> pb.ListShareChangesResponse:
         """See the contract."""
         found = await self._shares.changes(request.before_version or NEWEST, request.page_size or DEFAULT_CHANGES)
-        changes = [
-            pb.ShareChange(changed_at=translate.timestamp(row["at_ms"]), **{k: v for k, v in row.items() if k != "at_ms"})
-            for row in found
-        ]
+        changes = [_change(row) for row in found]
         return pb.ListShareChangesResponse(changes=changes)
 
     async def _in_force(self) -> None:
         """Here at once; elsewhere when they look."""
-        await refresh(self._shares, self._book.usage)
-        self._book.reconsider()
+        await refresh(self._shares, self._book)
 
     def _share(self, stored: StoredPart) -> pb.Share:
         usage, tenant, project = self._book.usage, stored.tenant, stored.project
-        share = pb.Share(tenant=tenant, project=project, version=stored.version)
+        of_project, of_user = _named(project)
+        share = pb.Share(tenant=tenant, project=of_project, user=of_user, version=stored.version)
         if stored.version:
             share.changed_at.FromMilliseconds(stored.changed_ms)
         if stored.part.most_leases is not None:
@@ -105,6 +103,28 @@ class ShareServicer(share_service_pb2_grpc.ShareServiceServicer):
         share.weight, share.live_leases, share.average_slots = stored.part.weight, used.running, used.average
         share.waiting = self._book.room.here(tenant) + usage.waiting_elsewhere(tenant)
         return share
+
+
+def _bound(request: pb.PutShareRequest) -> str:
+    """The project or the user that is meant; empty: the tenant."""
+    if request.project.startswith(USER_MARK):
+        raise invalid_field("project", f"begins with {USER_MARK}, and no project does", "name a user in the field user")
+    if not request.user:
+        return request.project
+    if request.project:
+        raise invalid_field("user", "comes with a project", "name one of them: a user's bound holds over all projects")
+    return user_of(request.tenant, request.user)[1]
+
+
+def _change(row: Mapping[str, Any]) -> pb.ShareChange:
+    project, user = _named(row["project"])
+    words = {name: row[name] for name in ("version", "tenant", "actor", "reason", "former", "became")}
+    return pb.ShareChange(project=project, user=user, changed_at=translate.timestamp(row["at_ms"]), **words)
+
+
+def _named(bound: str) -> tuple[str, str]:
+    """Project and user, one of which is empty."""
+    return ("", bound[len(USER_MARK) :]) if bound.startswith(USER_MARK) else (bound, "")
 
 
 def _policy(policy: Policy) -> pb.SharePolicy:

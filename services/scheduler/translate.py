@@ -85,6 +85,7 @@ def ticket(event: events_pb2.Event) -> Ticket:
         attempt_number=said.attempt_number,
         epoch=said.epoch,
         traceparent=event.traceparent,
+        launched_by=said.launched_by,
     )
 
 

@@ -24,6 +24,7 @@ def list_shares(form: Form = FORM) -> None:
         columns = [
             "tenant",
             "project",
+            "user",
             "weight",
             "most_leases",
             "live_leases",
@@ -42,6 +43,7 @@ def list_shares(form: Form = FORM) -> None:
 @share_app.command("put")
 def put_share(
     name: str = typer.Argument(help="tenant, or tenant/project"),
+    user: str = typer.Option("", help="a user of the tenant: the name of the key that launches; a bound only"),
     weight: int = typer.Option(None, help="among tenants, from 1; tenants only"),
     most_leases: int = typer.Option(None, help="live leases at most; 0: nothing is granted"),
     unbounded: bool = typer.Option(False, "--unbounded", help="takes the bound away"),
@@ -50,14 +52,14 @@ def put_share(
     reason: str = REASON,
     form: Form = FORM,
 ) -> None:
-    """Changes a tenant's part or a project's bound; what is not named stays."""
+    """Changes a tenant's part, or the bound of a project or user; what is not named stays."""
 
     async def work() -> None:
         from runway.scheduler.v1 import share_service_pb2 as pb
 
         tenant, _, project = name.partition("/")
         told: dict[str, Any] = {"reason": reason, "actor": actor(), **_given(weight, most_leases, most_waiting, expected)}
-        request = pb.PutShareRequest(tenant=tenant, project=project, unbounded=unbounded, **told)
+        request = pb.PutShareRequest(tenant=tenant, project=project, user=user, unbounded=unbounded, **told)
         async with operators("shares") as ask:
             (row,) = rows_of([(await ask("PutShare", request)).share])
         show_one(row, form)
@@ -124,7 +126,7 @@ def changes(form: Form = FORM) -> None:
 
         async with operators("shares") as ask:
             answer = await ask("ListShareChanges", pb.ListShareChangesRequest(page_size=500))
-        columns = ["version", "tenant", "project", "changed_at", "actor", "reason", "former", "became"]
+        columns = ["version", "tenant", "project", "user", "changed_at", "actor", "reason", "former", "became"]
         show_rows(rows_of(answer.changes), columns, form)
 
     run_async(work)

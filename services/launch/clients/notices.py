@@ -76,6 +76,7 @@ class EventNotices:
             input=launch.input,
             epoch=epoch,
             capabilities=launch.capabilities,
+            launched_by=launch.actor.removeprefix("key:"),
         )
         return self._event(launch.run_id, "run_launched", "readiness", now_ms, launch.traceparent, run_launched=fact)
 

@@ -72,6 +72,7 @@ class EventNotices:
         fact.input = translate.ticket_input(run.input, outputs, waited)
         fact.attempt_number = step.attempts + 1
         fact.epoch = run.epoch
+        fact.launched_by = run.launched_by
         return self._event(run, "scheduler", "step_ready", event, now_ms)
 
     def finished(self, run: RunFacts, steps: Sequence[Step], now_ms: int) -> Notice:

@@ -75,6 +75,7 @@ class ReadinessTx(WaitRows):
             [r.epoch for r in runs],
             [r.input for r in runs],
             [r.traceparent for r in runs],
+            [r.launched_by for r in runs],
         )
         return {row["run_id"] for row in rows}
 

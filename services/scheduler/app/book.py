@@ -8,7 +8,7 @@ whoever comes back from a commit compares the epoch again before he writes here.
 import asyncio
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from uuid import UUID
 
 from libs.kernel.clock import Clock
@@ -26,6 +26,7 @@ from services.scheduler.domain.lease import Lease
 from services.scheduler.domain.lines import Candidate
 from services.scheduler.domain.rank import rank_ms
 from services.scheduler.domain.resources import Amounts, Capacity
+from services.scheduler.domain.shares import Decided, user_of
 from services.scheduler.domain.ticket import End, Key, Successor, TicketRow, TicketState
 from services.scheduler.ports import Limits
 
@@ -172,6 +173,15 @@ class Book:
         if len(self.ready):
             self.wake.set()
 
+    def decide_shares(self, decided: Decided) -> None:
+        """What operators decided about shares. Tickets of users whose bound begins or ends to count wait in other lines now."""
+        moved = decided.users ^ self.usage.decided.users
+        self.usage.decided = decided
+        for ready in [ready for ready in self.ready if moved and user_of(ready.row.tenant, ready.row.launched_by) in moved]:
+            user = self.usage.bounded_user(ready.row.tenant, ready.row.launched_by)
+            self.ready.add(replace(ready, candidate=replace(ready.candidate, user=user)))
+        self.reconsider()
+
     def leases_of(self, run_id: UUID) -> list[Lease]:
         """Live leases of a run."""
         return [self.leases[key] for key in self._of_run.get(run_id, ()) if key in self.leases]
@@ -300,6 +310,7 @@ class Book:
             ends_ms=now_ms + contract.timeout_ms - spent_ms if contract.timeout_ms else None,
             renew_ms=now_ms + self.limits.token_life_ms // 2 if not beaten else now_ms,
             fleet=row.fleet,
+            launched_by=row.launched_by,
         )
 
     def ready_of(self, row: TicketRow) -> Ready:
@@ -323,6 +334,7 @@ class Book:
             size_bytes=row.input_bytes + LEASE_BYTES,
             last_worker=row.worker_id if row.end is End.YIELDED else "",
             calls=row.contract.calls,
+            user=self.usage.bounded_user(row.tenant, row.launched_by),
         )
         return Ready(candidate, row.shard, row.ticket_sequence, row.fence.lease_epoch, row, self.clock.monotonic_ms())
 

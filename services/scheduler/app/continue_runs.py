@@ -114,6 +114,7 @@ def _ticket(lease: Lease, row: Won, holder: Holder, after: Successor, given: byt
         attempt_number=1,
         epoch=holder.epoch,
         traceparent=row.traceparent,
+        launched_by=lease.launched_by,
     )
 
 

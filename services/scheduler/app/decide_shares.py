@@ -9,6 +9,7 @@ from typing import Protocol
 
 from libs.kernel.refusal import Reason, Refusal, invalid_field
 from libs.kernel.values import value
+from services.scheduler.app.book import Book
 from services.scheduler.app.usage import Usage
 from services.scheduler.domain.shares import MOST_WEIGHT, Change, Decided, Part, Policy, Report, StoredPart
 
@@ -143,10 +144,11 @@ async def put_part(shares: Shares, ask: PartAsk, change: Change, expected: int |
     """The part as stored. A bound below what is leased now ends nothing: no more is granted until it fits."""
     _check_change(change)
     if ask.project and ask.weight is not None:
-        raise invalid_field("weight", "is a tenant's: projects have bounds only", "leave it out, or leave out the project")
-
+        raise invalid_field(
+            "weight", "is a tenant's: projects and users have bounds only", "leave it out, or name the tenant alone"
+        )
     if ask.project and ask.most_waiting is not None:
-        raise invalid_field("most_waiting", "is a tenant's", "leave it out, or leave out the project")
+        raise invalid_field("most_waiting", "is a tenant's", "leave it out, or name the tenant alone")
 
     def decide(former: Part, version: int) -> Part:
         _check_version(expected, version)
@@ -155,12 +157,10 @@ async def put_part(shares: Shares, ask: PartAsk, change: Change, expected: int |
     return await shares.put_part(ask.tenant, ask.project, decide, change, now_ms)
 
 
-async def refresh(shares: Shares, usage: Usage) -> bool:
-    """Reads what was decided, if anything was since; whether it was."""
-    if await shares.version() == usage.decided.version:
-        return False
-    usage.decided = await shares.decided()
-    return True
+async def refresh(shares: Shares, book: Book) -> None:
+    """Reads what was decided, if anything was since."""
+    if await shares.version() != book.usage.decided.version:
+        book.decide_shares(await shares.decided())
 
 
 class Exchange:

@@ -13,7 +13,7 @@ from services.scheduler.app.gauges import Gauges
 from services.scheduler.domain.lease import Lease
 from services.scheduler.domain.planner import PATIENCE_MS, Standing
 from services.scheduler.domain.resources import UNKNOWN, Capacity
-from services.scheduler.domain.shares import Decided, Meter, Policy, Project, Report, Used
+from services.scheduler.domain.shares import Decided, Meter, Policy, Project, Report, Used, user_of
 from services.scheduler.domain.ticket import Key
 
 WEIGH_MS = 1_000
@@ -67,10 +67,10 @@ class Usage:
             self._move_heavy(meter, lease, by, entering)
         else:
             meter.move(by, self.clock.monotonic_ms(), self.decided.policy, entering=entering)
-        project = (lease.tenant, lease.project)
-        self.projects[project] = self.projects.get(project, 0) + by
-        if not self.projects[project]:
-            del self.projects[project]
+        for bound in ((lease.tenant, lease.project), user_of(lease.tenant, lease.launched_by)):
+            self.projects[bound] = self.projects.get(bound, 0) + by
+            if not self.projects[bound]:
+                del self.projects[bound]
         if lease.shared:
             self.shared[lease.run_class] = self.shared.get(lease.run_class, 0) + by
 
@@ -116,8 +116,12 @@ class Usage:
         other = self.elsewhere.get(tenant)
         return other.waiting if other else 0
 
+    def bounded_user(self, tenant: str, name: str) -> str:
+        """The user, where a bound of his counts; else nobody."""
+        return name if name and user_of(tenant, name) in self.decided.projects else ""
+
     def of_project(self, name: Project) -> int:
-        """Live leases of a project; those of other leaders only where it has a bound."""
+        """Live leases of a project or user; those of other leaders only where it has a bound."""
         return self.projects.get(name, 0) + self.projects_elsewhere.get(name, 0)
 
     def standing(self, tenants: Collection[str]) -> Standing:

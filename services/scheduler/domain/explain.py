@@ -19,7 +19,7 @@ from services.scheduler.domain.planner import Played, Standing, play
 from services.scheduler.domain.polls import Poll, fits
 from services.scheduler.domain.rank import INTERACTIVE, MIGRATION
 from services.scheduler.domain.resources import Amounts, covers, words
-from services.scheduler.domain.shares import NOTHING, Part, claim
+from services.scheduler.domain.shares import NOTHING, USER_MARK, Part, Project, claim
 from services.scheduler.domain.ticket import Key
 
 LABELS_SHOWN = 5
@@ -28,6 +28,7 @@ CURED_BY_TIME = frozenset(
     {
         Block.TENANT_QUOTA,
         Block.PROJECT_QUOTA,
+        Block.USER_QUOTA,
         Block.NO_FREE_SLOT,
         Block.RESOURCES_IN_USE,
         Block.RESERVE,
@@ -245,12 +246,18 @@ def _bounds(line: Line, standing: Standing) -> list[Blocker]:
     part, used = standing.parts.get(line.tenant) or Part(), standing.used.get(line.tenant, NOTHING)
     if part.most_leases is not None and used.running >= part.most_leases:
         found.append(_bound(Block.TENANT_QUOTA, f"tenant {line.tenant}", used.running, part.most_leases))
-    project = (line.tenant, line.project)
-    bound = standing.projects.get(project)
-    leases = standing.project_leases.get(project, 0)
-    if bound is not None and bound.most_leases is not None and leases >= bound.most_leases:
-        found.append(_bound(Block.PROJECT_QUOTA, f"project {line.tenant}/{line.project}", leases, bound.most_leases))
+    for name in line.bounds:
+        bound, leases = standing.projects.get(name), standing.project_leases.get(name, 0)
+        if bound is not None and bound.most_leases is not None and leases >= bound.most_leases:
+            found.append(_bound(*_whose(name), leases, bound.most_leases))
     return found
+
+
+def _whose(name: Project) -> tuple[Block, str]:
+    tenant, of = name
+    if of.startswith(USER_MARK):
+        return Block.USER_QUOTA, f"user {of[len(USER_MARK) :]} of {tenant}"
+    return Block.PROJECT_QUOTA, f"project {tenant}/{of}"
 
 
 def _bound(code: Block, whose: str, live: int, most: int) -> Blocker:
@@ -270,11 +277,9 @@ def _competition(ticket: Candidate, snapshot: Snapshot, played: Played, workers:
     if played.tenant_left.get(line.tenant, 1) <= 0:
         part = standing.parts[line.tenant]
         found.append(_reached(Block.TENANT_QUOTA, f"tenant {line.tenant}", part.most_leases))
-    project = (line.tenant, line.project)
-    if played.project_left.get(project, 1) <= 0:
-        found.append(
-            _reached(Block.PROJECT_QUOTA, f"project {line.tenant}/{line.project}", standing.projects[project].most_leases)
-        )
+    for name in line.bounds:
+        if played.project_left.get(name, 1) <= 0:
+            found.append(_reached(*_whose(name), standing.projects[name].most_leases))
     if not could:
         text = f"{_count(workers, 'worker')} could take it, and none has a free slot"
         found.append(blocker(Block.NO_FREE_SLOT, text, workers=workers, free=0))

@@ -73,6 +73,8 @@ class Lease:
     """Since when."""
     extra: float = 0.0
     """What it weighs in its tenant's share beyond a slot, as it was counted last."""
+    launched_by: str = ""
+    """Name of the key that launched the run."""
 
     @property
     def shared(self) -> bool:

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from libs.kernel.values import value
 from services.scheduler.domain.rank import Place
 from services.scheduler.domain.resources import Amounts
+from services.scheduler.domain.shares import Project, user_of
 from services.scheduler.domain.ticket import Key
 
 COMPACT_AT = 64
@@ -30,6 +31,14 @@ class Line:
     """Tools, and models as `model:NAME`, that it may call."""
     resources: Amounts = ()
     """What each takes of its worker besides a slot."""
+    user: str = ""
+    """Who launched the run, where a bound of his counts; else lines would be as many as users."""
+
+    @property
+    def bounds(self) -> tuple[Project, ...]:
+        """Whose bounds hold for it, besides the tenant's."""
+        project = (self.tenant, self.project)
+        return (project, user_of(self.tenant, self.user)) if self.user else (project,)
 
 
 @value(frozen=True, slots=True)
@@ -51,6 +60,8 @@ class Candidate:
     """Tools, and models as `model:NAME`, that it may call."""
     resources: Amounts = ()
     """What it takes of its worker besides a slot."""
+    user: str = ""
+    """Who launched the run, where a bound of his counts."""
 
     @property
     def place(self) -> Place:
@@ -60,7 +71,8 @@ class Candidate:
     @property
     def line(self) -> Line:
         """Where it waits."""
-        return Line(self.tenant, self.project, self.run_class, self.handler, self.requires, self.calls, self.resources)
+        rules = self.calls, self.resources, self.user
+        return Line(self.tenant, self.project, self.run_class, self.handler, self.requires, *rules)
 
 
 class WaitingLine:

@@ -1,12 +1,12 @@
 """Authoritative for who gets what: one claim cycle, from waiting polls and waiting tickets to a plan. Pure; commits nothing.
 
 The cycle: (1) interactive tickets take what is left of the reserve; (2) all tickets take the rest, tenants by their claim
-(domain/shares.py), a tenant's own by rank (domain/rank.py), within the quotas of tenants and projects; other classes leave
-the reserve alone, and migrations stay under their cap; (3) migrations borrow what is idle, without the reserve. The reserve
-and the cap are of *shared* capacity: what a tenant's own workers give is its own. A worker gets only tickets of its tenant
-(and of its key's project, where the key is bound to one), or any tenant's where it is shared; with its handlers, whose
-labels it has. A tenant's own workers come before shared ones, the worker that had the step before comes before others, else
-the one with the most free slots, so that work spreads.
+(domain/shares.py), a tenant's own by rank (domain/rank.py), within the quotas of tenants, projects and users; other classes
+leave the reserve alone, and migrations stay under their cap; (3) migrations borrow what is idle, without the reserve. The
+reserve and the cap are of *shared* capacity: what a tenant's own workers give is its own. A worker gets only tickets of its
+tenant (and of its key's project, where the key is bound to one), or any tenant's where it is shared; with its handlers,
+whose labels it has. A tenant's own workers come before shared ones, the worker that had the step before comes before
+others, else the one with the most free slots, so that work spreads.
 
 An answer is bounded in bytes as well: a poll takes no ticket beyond what is left of its room, but always a first one.
 
@@ -250,10 +250,9 @@ class _Cycle:
         while heads:
             waiting = self._look(tenant, heads[0][1])
             ticket, line = waiting.head(), waiting.line
-            project = (line.tenant, line.project)
             shares = may_share(line.run_class)
             open_ = waiting.own.free() or (shares and waiting.shared.free())
-            if ticket is None or not open_ or self._project_left.get(project, 1) <= 0 or self._dry(line):
+            if ticket is None or not open_ or self._spent(line) or self._dry(line):
                 if line.resources and ticket is not None and not open_:
                     self._keep(waiting, ticket, shares)
                 heapq.heappop(heads)
@@ -263,7 +262,7 @@ class _Cycle:
                 chosen = waiting.shared.best(ticket)
             waiting.at += 1  # granted, or too large for what room is left: the next may be smaller
             if chosen is not None:
-                self._grant(tenant, project, ticket, chosen, waiting.weight)
+                self._grant(tenant, line, ticket, chosen, waiting.weight)
             else:
                 self._without_room.append(ticket.key)
             following = waiting.head()
@@ -276,10 +275,9 @@ class _Cycle:
 
     def _keep(self, waiting: _Waiting, ticket: Candidate, shares: bool) -> None:
         """What a ticket takes that waited long is kept for it, where some worker has it but not free."""
-        project = (waiting.line.tenant, waiting.line.project)
         if waiting.kept or ticket.rank_ms >= self._standing.overdue_ms:
             return
-        if self._project_left.get(project, 1) <= 0 or self._dry(waiting.line):
+        if self._spent(waiting.line) or self._dry(waiting.line):
             return
         members = waiting.own.members or (waiting.shared.members if shares else ())
         chosen = self._slots.nearest(members, ticket.resources)
@@ -287,13 +285,17 @@ class _Cycle:
             waiting.kept = True
             self._slots.keep(chosen, ticket.resources)
 
+    def _spent(self, line: Line) -> bool:
+        """Whether its project or user has as much as it may."""
+        return bool(self._project_left) and any(self._project_left.get(bound, 1) <= 0 for bound in line.bounds)
+
     def _dry(self, line: Line) -> bool:
         """Whether its calls would find a bucket empty."""
         if not line.calls or not self._allowance:
             return False
         return self._allowance.dry(line.tenant, line.calls) is not None
 
-    def _grant(self, tenant: _Tenant, project: Project, ticket: Candidate, chosen: int, weight: float) -> None:
+    def _grant(self, tenant: _Tenant, line: Line, ticket: Candidate, chosen: int, weight: float) -> None:
         self._slots.take(chosen, ticket)
         self._grants.append(Grant(chosen, ticket.key))
         if ticket.calls and self._allowance:
@@ -301,8 +303,9 @@ class _Cycle:
         shared = not self._slots.polls[chosen].tenant
         tenant.running += weight if shared else 1
         tenant.left -= 1
-        if project in self._project_left:
-            self._project_left[project] -= 1
+        for bound in line.bounds if self._project_left else ():
+            if bound in self._project_left:
+                self._project_left[bound] -= 1
         if not shared:
             return
         if ticket.run_class == INTERACTIVE:

@@ -21,7 +21,13 @@ MOST_WEIGHT = 1_000_000
 DEFAULT_WEIGHT = 1
 
 Project = tuple[str, str]
-"""Tenant and project."""
+"""Tenant and project; or tenant and user, with a mark that no project's name has. Both have bounds only."""
+USER_MARK = "@"
+
+
+def user_of(tenant: str, name: str) -> Project:
+    """The bound of who launched runs."""
+    return (tenant, USER_MARK + name)
 
 
 @value(frozen=True, slots=True)
@@ -42,7 +48,7 @@ class Policy:
 
 @value(frozen=True, slots=True)
 class Part:
-    """What an operator decided about a tenant, or a tenant's project (only its bound counts then)."""
+    """What an operator decided about a tenant, or a project or user of it (only its bound counts then)."""
 
     weight: int = DEFAULT_WEIGHT
     most_leases: int | None = None
@@ -93,6 +99,12 @@ class Decided:
     policy: Policy
     parts: Mapping[str, Part]
     projects: Mapping[Project, Part]
+    """Of users too."""
+
+    @property
+    def users(self) -> frozenset[Project]:
+        """Users with a bound."""
+        return frozenset(name for name in self.projects if name[1].startswith(USER_MARK))
 
     def most_waiting(self, tenant: str) -> int:
         """Tickets of a tenant that may wait."""

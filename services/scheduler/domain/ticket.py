@@ -112,6 +112,8 @@ class Ticket:
     attempt_number: int
     epoch: int
     traceparent: str
+    launched_by: str = ""
+    """Name of the key that launched the run."""
 
     @property
     def key(self) -> Key:
@@ -159,6 +161,8 @@ class TicketRow:
     input_bytes: int = 0
     awaits: tuple[str, ...] = ()
     """Slots that the step waits for since its last attempt yielded."""
+    launched_by: str = ""
+    """Name of the key that launched the run."""
 
     @staticmethod
     def of(ticket: Ticket, now_ms: int, fence: StepFence, incarnation: int, raise_need: int = 0) -> "TicketRow":
@@ -193,6 +197,7 @@ class TicketRow:
             report=b"",
             unresolved={},
             input_bytes=len(ticket.input),
+            launched_by=ticket.launched_by,
         )
 
     @property

@@ -78,6 +78,7 @@ def ticket(row: Row) -> TicketRow:
         unresolved=unresolved_of(row["unresolved"]) if row["unresolved"] else {},
         awaits=lines(row["awaits"]),
         input_bytes=row["input_bytes"],
+        launched_by=row["launched_by"],
     )
 
 

@@ -75,6 +75,7 @@ def _ticket_columns(tickets: Sequence[Ticket]) -> tuple[list[Any], ...]:
         [t.attempt_number for t in tickets],
         [t.traceparent for t in tickets],
         [text_of(c.resources) for c in contracts],
+        [t.launched_by for t in tickets],
     )
 
 

@@ -290,3 +290,18 @@ async def test_a_quota_below_what_is_used_ends_nothing_and_says_what_must_end(be
         while not await bench.claim(wait_ms=1_000):
             pass
     assert (await bench.step(last, [])).state == "running"
+
+
+@pytest.mark.requirement("run.explain")
+@pytest.mark.requirement("sched.fair")
+async def test_who_launched_a_run_is_the_name_of_its_key_and_a_bound_of_his_is_explained(bench: Bench) -> None:
+    await bench.share("acme", user="tests", most_leases=0)
+    run = (await bench.client.launch("job", 1)).run_id
+    assert await bench.claim() == []
+    told = await bench.step(run, ["USER_QUOTA"])
+    assert told.blockers[0].message == "user tests of acme has 0 live leases, and its bound is 0"
+    assert "--user" in told.blockers[0].remedy
+    await bench.share("acme", user="tests", unbounded=True)
+    async with asyncio.timeout(20):
+        while not await bench.claim(wait_ms=1_000):
+            pass

@@ -328,6 +328,7 @@ def ready_event(
     tools: Sequence[str] = (),
     models: Sequence[str] = (),
     resources: Mapping[str, int] | None = None,
+    launched_by: str = "",
 ) -> bytes:
     fact = events_pb2.StepReady(
         run_id=run_id.bytes,
@@ -352,6 +353,7 @@ def ready_event(
         attempt_number=sequence,
         epoch=EPOCH,
         workflow_digest=b"d" * 32,
+        launched_by=launched_by,
     )
     return events_pb2.Event(event_id=uuid4().bytes, step_ready=fact).SerializeToString()
 

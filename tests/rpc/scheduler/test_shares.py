@@ -106,9 +106,48 @@ async def test_a_bound_below_what_is_leased_ends_nothing(world: World, replica: 
     assert len(await claim(worker, slots=3)) == 1
 
 
+@pytest.mark.requirement("sched.fair")
+async def test_a_user_s_bound_holds_over_projects_and_from_the_moment_it_is_decided(world: World, replica: Replica) -> None:
+    stub, worker = shares(replica), replica.worker()
+    mine = await many(world, replica, 3, launched_by="ann")
+    mine += await many(world, replica, 1, launched_by="ann", project="q")
+    others = await many(world, replica, 2, launched_by="ben")
+    (first,) = await claim(worker, slots=1)
+    assert UUID(first.run_id) in mine, "it came first"
+    made = (await stub.PutShare(pb.PutShareRequest(tenant="a", user="ann", most_leases=2, **WHO))).share
+    assert (made.user, made.project, made.most_leases, made.live_leases) == ("ann", "", 2, 1), "what she has already counts"
+    leases = [*await claim(worker, slots=6), first]
+    assert sorted(UUID(lease.run_id) in mine for lease in leases) == [False, False, True, True]
+    assert {UUID(lease.run_id) for lease in leases} >= set(others), "others pass what waits for her bound"
+    found = (await stub.GetShares(pb.GetSharesRequest())).shares
+    assert [(s.user, s.live_leases) for s in found if s.user] == [("ann", 2)]
+    await complete(worker, first.lease_token)
+    assert [UUID(lease.run_id) in mine for lease in await claim(worker, slots=6)] == [True]
+    await stub.PutShare(pb.PutShareRequest(tenant="a", user="ann", unbounded=True, **WHO))
+    assert len(await claim(worker, slots=6)) == 1, "the last of four"
+    changes = (await stub.ListShareChanges(pb.ListShareChangesRequest())).changes
+    assert [(c.tenant, c.user, c.project) for c in changes] == [("a", "ann", "")] * 2
+
+
+@pytest.mark.requirement("sched.fair")
+async def test_a_user_s_bound_holds_over_all_leaders(world: World) -> None:
+    one, other = await two(world)
+    await shares(one).PutShare(pb.PutShareRequest(tenant="a", user="ann", most_leases=1, **WHO))
+    await wait_until(lambda: bool(other.book.usage.decided.users), 3.0, what="the change at the other leader")
+    await many(world, one, 1, shard_led_by(one), launched_by="ann")
+    worker = one.worker()
+    assert len(await claim(worker, slots=4)) == 1
+    await wait_until(lambda: other.book.usage.of_project(("a", "@ann")) == 1, 3.0, what="the other's report")
+    await many(world, one, 1, shard_led_by(other), launched_by="ann")
+    assert await claim(worker, slots=4, wait_ms=300) == []
+
+
 @pytest.mark.parametrize(
     ("request_", "field"),
     [
+        (pb.PutShareRequest(tenant="a", project="@ann", most_leases=1, **WHO), "project"),
+        (pb.PutShareRequest(tenant="a", project="p", user="ann", most_leases=1, **WHO), "user"),
+        (pb.PutShareRequest(tenant="a", user="ann", weight=2, **WHO), "weight"),
         (pb.PutShareRequest(tenant="a", weight=0, **WHO), "weight"),
         (pb.PutShareRequest(tenant="a", weight=2_000_000, **WHO), "weight"),
         (pb.PutShareRequest(tenant="a", weight=-1, **WHO), "weight"),

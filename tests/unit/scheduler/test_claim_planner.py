@@ -17,6 +17,7 @@ from services.scheduler.domain.resources import UNKNOWN, Capacity, amounts, cove
 from services.scheduler.domain.shares import Part, Policy, Used
 
 NEEDS = [(), (), (), (("gpu", 1),), (("gpu", 2), ("memory_mb", 3))]
+BOUNDED = ["p", "q", "@ann", "@ben"]
 TENANTS, HANDLERS, LABELS = ["a", "b"], ["f", "g"], ["gpu", "big"]
 NO_RESERVE = Policy(reserve_permille=0, migration_permille=1000)
 
@@ -73,6 +74,7 @@ tickets_ = st.lists(
             "requires": st.frozensets(st.sampled_from(LABELS)),
             "last_worker": st.sampled_from(["", "w1", "w2"]),
             "resources": st.sampled_from(NEEDS),
+            "user": st.sampled_from(["", "ann", "ben"]),
         }
     ),
     max_size=20,
@@ -101,9 +103,9 @@ standings_ = st.builds(
     Standing,
     policy=st.builds(Policy, st.integers(0, 1000), st.integers(0, 1000)),
     parts=st.dictionaries(st.sampled_from(TENANTS), parts_),
-    projects=st.dictionaries(st.tuples(st.sampled_from(TENANTS), st.sampled_from(["p", "q"])), parts_),
+    projects=st.dictionaries(st.tuples(st.sampled_from(TENANTS), st.sampled_from(BOUNDED)), parts_),
     used=st.dictionaries(st.sampled_from(TENANTS), st.builds(Used, st.integers(0, 5), st.floats(0, 5))),
-    project_leases=st.dictionaries(st.tuples(st.sampled_from(TENANTS), st.sampled_from(["p", "q"])), st.integers(0, 3)),
+    project_leases=st.dictionaries(st.tuples(st.sampled_from(TENANTS), st.sampled_from(BOUNDED)), st.integers(0, 3)),
     shared_leases=st.dictionaries(st.integers(1, 4), st.integers(0, 5)),
     capacity=st.sampled_from([UNKNOWN, Capacity(8, {"gpu": 2}), Capacity(8, {"gpu": 4, "memory_mb": 6})]),
     overdue_ms=st.sampled_from([-(2**62), -1, 2]),
@@ -132,7 +134,7 @@ def test_a_plan_is_lawful(polls: list[Poll], tickets: list[Candidate], standing:
             assert not more or standing.used.get(tenant, Used()).running + more <= part.most_leases
     for project, part in standing.projects.items():
         if part.most_leases is not None:
-            more = sum((by_key[grant.key].tenant, by_key[grant.key].project) == project for grant in grants)
+            more = sum(project in by_key[grant.key].line.bounds for grant in grants)
             assert not more or standing.project_leases.get(project, 0) + more <= part.most_leases
 
 

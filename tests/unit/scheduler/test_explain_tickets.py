@@ -19,7 +19,7 @@ from services.scheduler.domain.lines import Candidate, queued
 from services.scheduler.domain.planner import Standing, plan
 from services.scheduler.domain.polls import Poll
 from services.scheduler.domain.rank import AUTOMATION, INTERACTIVE, MIGRATION
-from services.scheduler.domain.shares import Part, Policy, Used
+from services.scheduler.domain.shares import Part, Policy, Used, user_of
 from tests.unit.scheduler.test_claim_planner import poll, polls_, standings_, ticket, tickets_
 
 HELD = Hold(7, HoldKind.QUEUE, "a", HoldMode.HOLD, "a bad build", "ann", 1)
@@ -105,6 +105,10 @@ def cured(shot: Snapshot, one: Candidate, found: Explained) -> Snapshot:
             case Block.PROJECT_QUOTA:
                 standing = replace(
                     standing, projects={k: v for k, v in standing.projects.items() if k != (one.tenant, one.project)}
+                )
+            case Block.USER_QUOTA:
+                standing = replace(
+                    standing, projects={k: v for k, v in standing.projects.items() if k != user_of(one.tenant, one.user)}
                 )
             case Block.RESERVE:
                 standing = replace(standing, policy=replace(standing.policy, reserve_permille=0))

@@ -76,6 +76,7 @@ class Held:
     project: str = "p"
     run_class: int = 2
     shared: bool = True
+    launched_by: str = "ann"
     contract: Contract = field(default_factory=lambda: Contract("h", 0, 0, (), (), frozenset(), 0))
 
 

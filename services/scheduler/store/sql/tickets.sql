@@ -7,21 +7,21 @@ SELECT shard_id, authority_epoch FROM take_locks($1::smallint[], $2::text[], $3:
 
 -- name: put_tickets
 -- New tickets of runs whose gate is known and not closed. A ticket with a lower or equal sequence, or one of a step that is held
--- or whose end is under way, changes nothing. $23: incarnation to note for a step met for the first time (0: raise it first).
+-- or whose end is under way, changes nothing. $24: incarnation to note for a step met for the first time (0: raise it first).
 INSERT INTO ticket AS t (run_id, step_key, shard_id, open, state, ticket_sequence, tenant, project, run_class, priority, deadline_ms,
                          handler, timeout_ms, lease_ttl_ms, tools, models, requires, points, input, workflow_digest,
-                         attempt_number, traceparent, resources, enqueued_ms, incarnation)
+                         attempt_number, traceparent, resources, launched_by, enqueued_ms, incarnation)
 SELECT a.run_id, a.step_key, a.shard_id, true, 1, a.ticket_sequence, a.tenant, a.project, a.run_class, a.priority, a.deadline_ms,
        a.handler, a.timeout_ms, a.lease_ttl_ms, a.tools, a.models, a.requires, a.points, a.input, a.workflow_digest,
-       a.attempt_number, a.traceparent, a.resources, $22, $23
+       a.attempt_number, a.traceparent, a.resources, a.launched_by, $23, $24
   FROM unnest($1::uuid[], $2::text[], $3::smallint[], $4::int[], $5::text[], $6::text[], $7::smallint[], $8::int[], $9::bigint[],
               $10::text[], $11::bigint[], $12::bigint[], $13::text[], $14::text[], $15::text[], $16::smallint[], $17::bytea[],
-              $18::bytea[], $19::int[], $20::text[], $21::text[])
+              $18::bytea[], $19::int[], $20::text[], $21::text[], $22::text[])
        AS a(run_id, step_key, shard_id, ticket_sequence, tenant, project, run_class, priority, deadline_ms, handler, timeout_ms,
             lease_ttl_ms, tools, models, requires, points, input, workflow_digest, attempt_number, traceparent,
-            resources)
+            resources, launched_by)
   JOIN run_gate AS g ON g.run_id = a.run_id
- WHERE g.mode < 2 AND g.stamp = $24
+ WHERE g.mode < 2 AND g.stamp = $25
  ORDER BY a.run_id, a.step_key
 ON CONFLICT (run_id, step_key) DO UPDATE SET
        open = true, state = 1, ticket_sequence = excluded.ticket_sequence, tenant = excluded.tenant, project = excluded.project,
@@ -29,31 +29,33 @@ ON CONFLICT (run_id, step_key) DO UPDATE SET
        timeout_ms = excluded.timeout_ms, lease_ttl_ms = excluded.lease_ttl_ms, tools = excluded.tools, models = excluded.models,
        requires = excluded.requires, points = excluded.points, input = excluded.input, workflow_digest = excluded.workflow_digest,
        attempt_number = excluded.attempt_number, traceparent = excluded.traceparent, resources = excluded.resources,
-       enqueued_ms = excluded.enqueued_ms,
+       launched_by = excluded.launched_by, enqueued_ms = excluded.enqueued_ms,
        unresolved = ''
  WHERE excluded.ticket_sequence > t.ticket_sequence AND t.state NOT IN (2, 3)
 RETURNING t.run_id, t.step_key, t.authority_epoch, t.lease_epoch, t.attempt_id, t.incarnation, t.raise_need;
 
 -- name: put_leased
 -- Tickets of steps met for the first time, leased as they are stored: what `put_tickets` and `grant` would do one after the other, with
--- what both demand: an open gate that was read in this incarnation ($23), open scopes, and for steps that touch points a fence
--- that no earlier incarnation can have lost ($24). A step that is there already is left as it is.
+-- what both demand: an open gate that was read in this incarnation ($24), open scopes, and for steps that touch points a fence
+-- that no earlier incarnation can have lost ($25). A step that is there already is left as it is.
 WITH made AS (
     INSERT INTO ticket (run_id, step_key, shard_id, open, state, ticket_sequence, tenant, project, run_class, priority, deadline_ms,
                         handler, timeout_ms, lease_ttl_ms, tools, models, requires, points, input, workflow_digest,
-                        attempt_number, traceparent, resources, enqueued_ms, incarnation, authority_epoch, lease_epoch, attempt_id,
+                        attempt_number, traceparent, resources, launched_by, enqueued_ms, incarnation, authority_epoch, lease_epoch, attempt_id,
                         worker_id, claim_id, fleet, leased_ms)
     SELECT a.run_id, a.step_key, a.shard_id, true, 2, a.ticket_sequence, a.tenant, a.project, a.run_class, a.priority, a.deadline_ms,
            a.handler, a.timeout_ms, a.lease_ttl_ms, a.tools, a.models, a.requires, a.points, a.input, a.workflow_digest,
-           a.attempt_number, a.traceparent, a.resources, $22, $23, a.authority_epoch, 1, a.attempt_id, a.worker_id, a.claim_id, a.fleet, $22
+           a.attempt_number, a.traceparent, a.resources, a.launched_by, $23, $24, a.authority_epoch, 1, a.attempt_id, a.worker_id, a.claim_id,
+           a.fleet, $23
       FROM unnest($1::uuid[], $2::text[], $3::smallint[], $4::int[], $5::text[], $6::text[], $7::smallint[], $8::int[],
                   $9::bigint[], $10::text[], $11::bigint[], $12::bigint[], $13::text[], $14::text[], $15::text[], $16::smallint[],
-                  $17::bytea[], $18::bytea[], $19::int[], $20::text[], $21::text[], $25::bigint[], $26::uuid[], $27::text[], $28::uuid[], $29::text[])
+                  $17::bytea[], $18::bytea[], $19::int[], $20::text[], $21::text[], $22::text[], $26::bigint[], $27::uuid[],
+                  $28::text[], $29::uuid[], $30::text[])
            AS a(run_id, step_key, shard_id, ticket_sequence, tenant, project, run_class, priority, deadline_ms, handler, timeout_ms,
                 lease_ttl_ms, tools, models, requires, points, input, workflow_digest, attempt_number, traceparent,
-                resources, authority_epoch, attempt_id, worker_id, claim_id, fleet)
+                resources, launched_by, authority_epoch, attempt_id, worker_id, claim_id, fleet)
       JOIN run_gate AS g ON g.run_id = a.run_id
-     WHERE g.mode = 0 AND g.stamp = $23 AND (a.points = 0 OR $24 = $23)
+     WHERE g.mode = 0 AND g.stamp = $24 AND (a.points = 0 OR $25 = $24)
        AND NOT EXISTS (SELECT 1 FROM scope_fence AS s
                         WHERE s.mode > 0 AND (s.kind = 'tenant' AND s.scope_id = a.tenant
                                            OR s.kind = 'project' AND s.scope_id = a.tenant || '/' || a.project))
@@ -65,7 +67,8 @@ SELECT m.run_id, m.step_key, g.epoch AS gate_epoch, g.first_leased_ms FROM made 
 -- name: read_tickets
 -- Rows as they stand, without their inputs.
 SELECT t.run_id, t.step_key, t.state, t.ticket_sequence, t.tenant, t.project, t.run_class, t.priority, t.deadline_ms, t.handler,
-       t.timeout_ms, t.lease_ttl_ms, t.tools, t.models, t.requires, t.resources, t.points, t.workflow_digest, t.attempt_number, t.enqueued_ms,
+       t.timeout_ms, t.lease_ttl_ms, t.tools, t.models, t.requires, t.resources, t.launched_by, t.points, t.workflow_digest, t.attempt_number,
+       t.enqueued_ms,
        t.authority_epoch, t.lease_epoch, t.attempt_id, t.incarnation, t.raise_need, t.worker_id, t.claim_id, t.fleet, t.leased_ms,
        t.ended_attempt, t.ended_authority, t.ended_lease, t.ended_ms, t.end_kind, t.failure_class, t.failure_message, t.failure_type, t.report,
        t.unresolved, t.awaits, octet_length(t.input) AS input_bytes
@@ -81,7 +84,8 @@ SELECT t.run_id, t.step_key, t.state = 1 AS waits
 -- name: read_open_of_runs
 -- Everything open of these runs.
 SELECT t.run_id, t.step_key, t.state, t.ticket_sequence, t.tenant, t.project, t.run_class, t.priority, t.deadline_ms, t.handler,
-       t.timeout_ms, t.lease_ttl_ms, t.tools, t.models, t.requires, t.resources, t.points, t.workflow_digest, t.attempt_number, t.enqueued_ms,
+       t.timeout_ms, t.lease_ttl_ms, t.tools, t.models, t.requires, t.resources, t.launched_by, t.points, t.workflow_digest, t.attempt_number,
+       t.enqueued_ms,
        t.authority_epoch, t.lease_epoch, t.attempt_id, t.incarnation, t.raise_need, t.worker_id, t.claim_id, t.fleet, t.leased_ms,
        t.ended_attempt, t.ended_authority, t.ended_lease, t.ended_ms, t.end_kind, t.failure_class, t.failure_message, t.failure_type, t.report,
        t.unresolved, t.awaits, octet_length(t.input) AS input_bytes

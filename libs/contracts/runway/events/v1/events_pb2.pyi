@@ -244,6 +244,7 @@ class RunLaunched(google.protobuf.message.Message):
     INPUT_FIELD_NUMBER: builtins.int
     EPOCH_FIELD_NUMBER: builtins.int
     CAPABILITIES_FIELD_NUMBER: builtins.int
+    LAUNCHED_BY_FIELD_NUMBER: builtins.int
     run_id: builtins.bytes
     """The run, 16 bytes, UUIDv7."""
     tenant: builtins.str
@@ -264,6 +265,8 @@ class RunLaunched(google.protobuf.message.Message):
     """A serialized google.protobuf.Value."""
     epoch: builtins.int
     """Epoch of the run's gate at launch."""
+    launched_by: builtins.str
+    """Name of the key that launched it, by launch's records."""
     @property
     def capabilities(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
         """Capabilities granted to the run."""
@@ -282,8 +285,9 @@ class RunLaunched(google.protobuf.message.Message):
         input: builtins.bytes = ...,
         epoch: builtins.int = ...,
         capabilities: collections.abc.Iterable[builtins.str] | None = ...,
+        launched_by: builtins.str = ...,
     ) -> None: ...
-    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["build", b"build", "capabilities", b"capabilities", "deadline_ms", b"deadline_ms", "epoch", b"epoch", "input", b"input", "priority", b"priority", "project", b"project", "run_class", b"run_class", "run_id", b"run_id", "tenant", b"tenant", "workflow_digest", b"workflow_digest"]
+    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["build", b"build", "capabilities", b"capabilities", "deadline_ms", b"deadline_ms", "epoch", b"epoch", "input", b"input", "launched_by", b"launched_by", "priority", b"priority", "project", b"project", "run_class", b"run_class", "run_id", b"run_id", "tenant", b"tenant", "workflow_digest", b"workflow_digest"]
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
 
 Global___RunLaunched: typing_extensions.TypeAlias = RunLaunched
@@ -411,6 +415,7 @@ class StepReady(google.protobuf.message.Message):
     EPOCH_FIELD_NUMBER: builtins.int
     WORKFLOW_DIGEST_FIELD_NUMBER: builtins.int
     SUCCESSORS_FIELD_NUMBER: builtins.int
+    LAUNCHED_BY_FIELD_NUMBER: builtins.int
     run_id: builtins.bytes
     """The run."""
     step_key: builtins.str
@@ -435,6 +440,8 @@ class StepReady(google.protobuf.message.Message):
     """Epoch of the run's gate that readiness knew."""
     workflow_digest: builtins.bytes
     """SHA-256 of the pinned workflow version."""
+    launched_by: builtins.str
+    """Name of the key that launched the run."""
     @property
     def contract(self) -> Global___StepContract:
         """What attempts may do and need."""
@@ -460,10 +467,11 @@ class StepReady(google.protobuf.message.Message):
         epoch: builtins.int = ...,
         workflow_digest: builtins.bytes = ...,
         successors: Global___Successors | None = ...,
+        launched_by: builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: typing_extensions.TypeAlias = typing.Literal["contract", b"contract", "successors", b"successors"]
     def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
-    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["attempt_number", b"attempt_number", "contract", b"contract", "deadline_ms", b"deadline_ms", "epoch", b"epoch", "input", b"input", "priority", b"priority", "project", b"project", "run_class", b"run_class", "run_id", b"run_id", "step_key", b"step_key", "successors", b"successors", "tenant", b"tenant", "ticket_sequence", b"ticket_sequence", "workflow_digest", b"workflow_digest"]
+    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["attempt_number", b"attempt_number", "contract", b"contract", "deadline_ms", b"deadline_ms", "epoch", b"epoch", "input", b"input", "launched_by", b"launched_by", "priority", b"priority", "project", b"project", "run_class", b"run_class", "run_id", b"run_id", "step_key", b"step_key", "successors", b"successors", "tenant", b"tenant", "ticket_sequence", b"ticket_sequence", "workflow_digest", b"workflow_digest"]
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
 
 Global___StepReady: typing_extensions.TypeAlias = StepReady

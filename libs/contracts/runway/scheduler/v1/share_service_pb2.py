@@ -28,7 +28,7 @@ from google.protobuf import timestamp_pb2 as google_dot_protobuf_dot_timestamp__
 from runway.common.v1 import policy_pb2 as runway_dot_common_dot_v1_dot_policy__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\'runway/scheduler/v1/share_service.proto\x12\x13runway.scheduler.v1\x1a\x1b\x62uf/validate/validate.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1drunway/common/v1/policy.proto\"\xa6\x02\n\x0bSharePolicy\x12)\n\x10reserve_permille\x18\x01 \x01(\x05\x42\n\xbaH\x07\x1a\x05\x18\xe8\x07(\x00H\x00\x88\x01\x01\x12+\n\x12migration_permille\x18\x02 \x01(\x05\x42\n\xbaH\x07\x1a\x05\x18\xe8\x07(\x00H\x01\x88\x01\x01\x12,\n\thalf_life\x18\x03 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x30\n\rentry_penalty\x18\x04 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\"\n\x0cmost_waiting\x18\x05 \x01(\x05\x42\x07\xbaH\x04\x1a\x02(\x01H\x02\x88\x01\x01\x42\x13\n\x11_reserve_permilleB\x15\n\x13_migration_permilleB\x0f\n\r_most_waiting\"\x8c\x02\n\x05Share\x12\x0e\n\x06tenant\x18\x01 \x01(\t\x12\x0f\n\x07project\x18\x02 \x01(\t\x12\x0e\n\x06weight\x18\x03 \x01(\x05\x12\x18\n\x0bmost_leases\x18\x04 \x01(\x05H\x00\x88\x01\x01\x12\x0f\n\x07version\x18\x05 \x01(\x03\x12.\n\nchanged_at\x18\x06 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x13\n\x0blive_leases\x18\x07 \x01(\x05\x12\x15\n\raverage_slots\x18\x08 \x01(\x01\x12\x0f\n\x07waiting\x18\t \x01(\x05\x12\x19\n\x0cmost_waiting\x18\n \x01(\x05H\x01\x88\x01\x01\x42\x0e\n\x0c_most_leasesB\x0f\n\r_most_waiting\"\x12\n\x10GetSharesRequest\"\x82\x01\n\x11GetSharesResponse\x12\x30\n\x06policy\x18\x01 \x01(\x0b\x32 .runway.scheduler.v1.SharePolicy\x12\x0f\n\x07version\x18\x02 \x01(\x03\x12*\n\x06shares\x18\x03 \x03(\x0b\x32\x1a.runway.scheduler.v1.Share\"\xbc\x01\n\x15PutSharePolicyRequest\x12\x38\n\x06policy\x18\x01 \x01(\x0b\x32 .runway.scheduler.v1.SharePolicyB\x06\xbaH\x03\xc8\x01\x01\x12\x1d\n\x10\x65xpected_version\x18\x02 \x01(\x03H\x00\x88\x01\x01\x12\x19\n\x05\x61\x63tor\x18\x03 \x01(\tB\n\xbaH\x07r\x05\x10\x01\x18\xc8\x01\x12\x1a\n\x06reason\x18\x04 \x01(\tB\n\xbaH\x07r\x05\x10\x01\x18\xe8\x07\x42\x13\n\x11_expected_version\"[\n\x16PutSharePolicyResponse\x12\x30\n\x06policy\x18\x01 \x01(\x0b\x32 .runway.scheduler.v1.SharePolicy\x12\x0f\n\x07version\x18\x02 \x01(\x03\"\xc3\x02\n\x0fPutShareRequest\x12\x19\n\x06tenant\x18\x01 \x01(\tB\t\xbaH\x06r\x04\x10\x01\x18?\x12\x18\n\x07project\x18\x02 \x01(\tB\x07\xbaH\x04r\x02\x18?\x12\x13\n\x06weight\x18\x03 \x01(\x05H\x00\x88\x01\x01\x12\x18\n\x0bmost_leases\x18\x04 \x01(\x05H\x01\x88\x01\x01\x12\x11\n\tunbounded\x18\x05 \x01(\x08\x12\x1d\n\x10\x65xpected_version\x18\x06 \x01(\x03H\x02\x88\x01\x01\x12\x19\n\x05\x61\x63tor\x18\x07 \x01(\tB\n\xbaH\x07r\x05\x10\x01\x18\xc8\x01\x12\x1a\n\x06reason\x18\x08 \x01(\tB\n\xbaH\x07r\x05\x10\x01\x18\xe8\x07\x12\"\n\x0cmost_waiting\x18\t \x01(\x05\x42\x07\xbaH\x04\x1a\x02(\x00H\x03\x88\x01\x01\x42\t\n\x07_weightB\x0e\n\x0c_most_leasesB\x13\n\x11_expected_versionB\x0f\n\r_most_waiting\"=\n\x10PutShareResponse\x12)\n\x05share\x18\x01 \x01(\x0b\x32\x1a.runway.scheduler.v1.Share\"P\n\x17ListShareChangesRequest\x12\x1d\n\tpage_size\x18\x01 \x01(\x05\x42\n\xbaH\x07\x1a\x05\x18\xf4\x03(\x00\x12\x16\n\x0e\x62\x65\x66ore_version\x18\x02 \x01(\x03\"\xae\x01\n\x0bShareChange\x12\x0f\n\x07version\x18\x01 \x01(\x03\x12\x0e\n\x06tenant\x18\x02 \x01(\t\x12\x0f\n\x07project\x18\x03 \x01(\t\x12.\n\nchanged_at\x18\x04 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\r\n\x05\x61\x63tor\x18\x05 \x01(\t\x12\x0e\n\x06reason\x18\x06 \x01(\t\x12\x0e\n\x06\x66ormer\x18\x07 \x01(\t\x12\x0e\n\x06\x62\x65\x63\x61me\x18\x08 \x01(\t\"M\n\x18ListShareChangesResponse\x12\x31\n\x07\x63hanges\x18\x01 \x03(\x0b\x32 .runway.scheduler.v1.ShareChange2\xc7\x03\n\x0cShareService\x12\x64\n\tGetShares\x12%.runway.scheduler.v1.GetSharesRequest\x1a&.runway.scheduler.v1.GetSharesResponse\"\x08\xa8\xbb\x18\x05\xb0\xbb\x18\x02\x12s\n\x0ePutSharePolicy\x12*.runway.scheduler.v1.PutSharePolicyRequest\x1a+.runway.scheduler.v1.PutSharePolicyResponse\"\x08\xa8\xbb\x18\x05\xb0\xbb\x18\x02\x12\x61\n\x08PutShare\x12$.runway.scheduler.v1.PutShareRequest\x1a%.runway.scheduler.v1.PutShareResponse\"\x08\xa8\xbb\x18\x05\xb0\xbb\x18\x02\x12y\n\x10ListShareChanges\x12,.runway.scheduler.v1.ListShareChangesRequest\x1a-.runway.scheduler.v1.ListShareChangesResponse\"\x08\xa8\xbb\x18\x05\xb0\xbb\x18\x02\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\'runway/scheduler/v1/share_service.proto\x12\x13runway.scheduler.v1\x1a\x1b\x62uf/validate/validate.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1drunway/common/v1/policy.proto\"\xa6\x02\n\x0bSharePolicy\x12)\n\x10reserve_permille\x18\x01 \x01(\x05\x42\n\xbaH\x07\x1a\x05\x18\xe8\x07(\x00H\x00\x88\x01\x01\x12+\n\x12migration_permille\x18\x02 \x01(\x05\x42\n\xbaH\x07\x1a\x05\x18\xe8\x07(\x00H\x01\x88\x01\x01\x12,\n\thalf_life\x18\x03 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x30\n\rentry_penalty\x18\x04 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\"\n\x0cmost_waiting\x18\x05 \x01(\x05\x42\x07\xbaH\x04\x1a\x02(\x01H\x02\x88\x01\x01\x42\x13\n\x11_reserve_permilleB\x15\n\x13_migration_permilleB\x0f\n\r_most_waiting\"\x9a\x02\n\x05Share\x12\x0e\n\x06tenant\x18\x01 \x01(\t\x12\x0f\n\x07project\x18\x02 \x01(\t\x12\x0e\n\x06weight\x18\x03 \x01(\x05\x12\x18\n\x0bmost_leases\x18\x04 \x01(\x05H\x00\x88\x01\x01\x12\x0f\n\x07version\x18\x05 \x01(\x03\x12.\n\nchanged_at\x18\x06 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x13\n\x0blive_leases\x18\x07 \x01(\x05\x12\x15\n\raverage_slots\x18\x08 \x01(\x01\x12\x0f\n\x07waiting\x18\t \x01(\x05\x12\x19\n\x0cmost_waiting\x18\n \x01(\x05H\x01\x88\x01\x01\x12\x0c\n\x04user\x18\x0b \x01(\tB\x0e\n\x0c_most_leasesB\x0f\n\r_most_waiting\"\x12\n\x10GetSharesRequest\"\x82\x01\n\x11GetSharesResponse\x12\x30\n\x06policy\x18\x01 \x01(\x0b\x32 .runway.scheduler.v1.SharePolicy\x12\x0f\n\x07version\x18\x02 \x01(\x03\x12*\n\x06shares\x18\x03 \x03(\x0b\x32\x1a.runway.scheduler.v1.Share\"\xbc\x01\n\x15PutSharePolicyRequest\x12\x38\n\x06policy\x18\x01 \x01(\x0b\x32 .runway.scheduler.v1.SharePolicyB\x06\xbaH\x03\xc8\x01\x01\x12\x1d\n\x10\x65xpected_version\x18\x02 \x01(\x03H\x00\x88\x01\x01\x12\x19\n\x05\x61\x63tor\x18\x03 \x01(\tB\n\xbaH\x07r\x05\x10\x01\x18\xc8\x01\x12\x1a\n\x06reason\x18\x04 \x01(\tB\n\xbaH\x07r\x05\x10\x01\x18\xe8\x07\x42\x13\n\x11_expected_version\"[\n\x16PutSharePolicyResponse\x12\x30\n\x06policy\x18\x01 \x01(\x0b\x32 .runway.scheduler.v1.SharePolicy\x12\x0f\n\x07version\x18\x02 \x01(\x03\"\xda\x02\n\x0fPutShareRequest\x12\x19\n\x06tenant\x18\x01 \x01(\tB\t\xbaH\x06r\x04\x10\x01\x18?\x12\x18\n\x07project\x18\x02 \x01(\tB\x07\xbaH\x04r\x02\x18?\x12\x13\n\x06weight\x18\x03 \x01(\x05H\x00\x88\x01\x01\x12\x18\n\x0bmost_leases\x18\x04 \x01(\x05H\x01\x88\x01\x01\x12\x11\n\tunbounded\x18\x05 \x01(\x08\x12\x1d\n\x10\x65xpected_version\x18\x06 \x01(\x03H\x02\x88\x01\x01\x12\x19\n\x05\x61\x63tor\x18\x07 \x01(\tB\n\xbaH\x07r\x05\x10\x01\x18\xc8\x01\x12\x1a\n\x06reason\x18\x08 \x01(\tB\n\xbaH\x07r\x05\x10\x01\x18\xe8\x07\x12\"\n\x0cmost_waiting\x18\t \x01(\x05\x42\x07\xbaH\x04\x1a\x02(\x00H\x03\x88\x01\x01\x12\x15\n\x04user\x18\n \x01(\tB\x07\xbaH\x04r\x02\x18\x64\x42\t\n\x07_weightB\x0e\n\x0c_most_leasesB\x13\n\x11_expected_versionB\x0f\n\r_most_waiting\"=\n\x10PutShareResponse\x12)\n\x05share\x18\x01 \x01(\x0b\x32\x1a.runway.scheduler.v1.Share\"P\n\x17ListShareChangesRequest\x12\x1d\n\tpage_size\x18\x01 \x01(\x05\x42\n\xbaH\x07\x1a\x05\x18\xf4\x03(\x00\x12\x16\n\x0e\x62\x65\x66ore_version\x18\x02 \x01(\x03\"\xbc\x01\n\x0bShareChange\x12\x0f\n\x07version\x18\x01 \x01(\x03\x12\x0e\n\x06tenant\x18\x02 \x01(\t\x12\x0f\n\x07project\x18\x03 \x01(\t\x12.\n\nchanged_at\x18\x04 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\r\n\x05\x61\x63tor\x18\x05 \x01(\t\x12\x0e\n\x06reason\x18\x06 \x01(\t\x12\x0e\n\x06\x66ormer\x18\x07 \x01(\t\x12\x0e\n\x06\x62\x65\x63\x61me\x18\x08 \x01(\t\x12\x0c\n\x04user\x18\t \x01(\t\"M\n\x18ListShareChangesResponse\x12\x31\n\x07\x63hanges\x18\x01 \x03(\x0b\x32 .runway.scheduler.v1.ShareChange2\xc7\x03\n\x0cShareService\x12\x64\n\tGetShares\x12%.runway.scheduler.v1.GetSharesRequest\x1a&.runway.scheduler.v1.GetSharesResponse\"\x08\xa8\xbb\x18\x05\xb0\xbb\x18\x02\x12s\n\x0ePutSharePolicy\x12*.runway.scheduler.v1.PutSharePolicyRequest\x1a+.runway.scheduler.v1.PutSharePolicyResponse\"\x08\xa8\xbb\x18\x05\xb0\xbb\x18\x02\x12\x61\n\x08PutShare\x12$.runway.scheduler.v1.PutShareRequest\x1a%.runway.scheduler.v1.PutShareResponse\"\x08\xa8\xbb\x18\x05\xb0\xbb\x18\x02\x12y\n\x10ListShareChanges\x12,.runway.scheduler.v1.ListShareChangesRequest\x1a-.runway.scheduler.v1.ListShareChangesResponse\"\x08\xa8\xbb\x18\x05\xb0\xbb\x18\x02\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -57,6 +57,8 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_PUTSHAREREQUEST'].fields_by_name['reason']._serialized_options = b'\272H\007r\005\020\001\030\350\007'
   _globals['_PUTSHAREREQUEST'].fields_by_name['most_waiting']._loaded_options = None
   _globals['_PUTSHAREREQUEST'].fields_by_name['most_waiting']._serialized_options = b'\272H\004\032\002(\000'
+  _globals['_PUTSHAREREQUEST'].fields_by_name['user']._loaded_options = None
+  _globals['_PUTSHAREREQUEST'].fields_by_name['user']._serialized_options = b'\272H\004r\002\030d'
   _globals['_LISTSHARECHANGESREQUEST'].fields_by_name['page_size']._loaded_options = None
   _globals['_LISTSHARECHANGESREQUEST'].fields_by_name['page_size']._serialized_options = b'\272H\007\032\005\030\364\003(\000'
   _globals['_SHARESERVICE'].methods_by_name['GetShares']._loaded_options = None
@@ -70,25 +72,25 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_SHAREPOLICY']._serialized_start=190
   _globals['_SHAREPOLICY']._serialized_end=484
   _globals['_SHARE']._serialized_start=487
-  _globals['_SHARE']._serialized_end=755
-  _globals['_GETSHARESREQUEST']._serialized_start=757
-  _globals['_GETSHARESREQUEST']._serialized_end=775
-  _globals['_GETSHARESRESPONSE']._serialized_start=778
-  _globals['_GETSHARESRESPONSE']._serialized_end=908
-  _globals['_PUTSHAREPOLICYREQUEST']._serialized_start=911
-  _globals['_PUTSHAREPOLICYREQUEST']._serialized_end=1099
-  _globals['_PUTSHAREPOLICYRESPONSE']._serialized_start=1101
-  _globals['_PUTSHAREPOLICYRESPONSE']._serialized_end=1192
-  _globals['_PUTSHAREREQUEST']._serialized_start=1195
-  _globals['_PUTSHAREREQUEST']._serialized_end=1518
-  _globals['_PUTSHARERESPONSE']._serialized_start=1520
-  _globals['_PUTSHARERESPONSE']._serialized_end=1581
-  _globals['_LISTSHARECHANGESREQUEST']._serialized_start=1583
-  _globals['_LISTSHARECHANGESREQUEST']._serialized_end=1663
-  _globals['_SHARECHANGE']._serialized_start=1666
-  _globals['_SHARECHANGE']._serialized_end=1840
-  _globals['_LISTSHARECHANGESRESPONSE']._serialized_start=1842
-  _globals['_LISTSHARECHANGESRESPONSE']._serialized_end=1919
-  _globals['_SHARESERVICE']._serialized_start=1922
-  _globals['_SHARESERVICE']._serialized_end=2377
+  _globals['_SHARE']._serialized_end=769
+  _globals['_GETSHARESREQUEST']._serialized_start=771
+  _globals['_GETSHARESREQUEST']._serialized_end=789
+  _globals['_GETSHARESRESPONSE']._serialized_start=792
+  _globals['_GETSHARESRESPONSE']._serialized_end=922
+  _globals['_PUTSHAREPOLICYREQUEST']._serialized_start=925
+  _globals['_PUTSHAREPOLICYREQUEST']._serialized_end=1113
+  _globals['_PUTSHAREPOLICYRESPONSE']._serialized_start=1115
+  _globals['_PUTSHAREPOLICYRESPONSE']._serialized_end=1206
+  _globals['_PUTSHAREREQUEST']._serialized_start=1209
+  _globals['_PUTSHAREREQUEST']._serialized_end=1555
+  _globals['_PUTSHARERESPONSE']._serialized_start=1557
+  _globals['_PUTSHARERESPONSE']._serialized_end=1618
+  _globals['_LISTSHARECHANGESREQUEST']._serialized_start=1620
+  _globals['_LISTSHARECHANGESREQUEST']._serialized_end=1700
+  _globals['_SHARECHANGE']._serialized_start=1703
+  _globals['_SHARECHANGE']._serialized_end=1891
+  _globals['_LISTSHARECHANGESRESPONSE']._serialized_start=1893
+  _globals['_LISTSHARECHANGESRESPONSE']._serialized_end=1970
+  _globals['_SHARESERVICE']._serialized_start=1973
+  _globals['_SHARESERVICE']._serialized_end=2428
 # @@protoc_insertion_point(module_scope)

@@ -77,7 +77,7 @@ Global___SharePolicy: typing_extensions.TypeAlias = SharePolicy
 
 @typing.final
 class Share(google.protobuf.message.Message):
-    """A tenant's part, or a project's bound."""
+    """A tenant's part, or the bound of a project or user of it."""
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
@@ -91,6 +91,7 @@ class Share(google.protobuf.message.Message):
     AVERAGE_SLOTS_FIELD_NUMBER: builtins.int
     WAITING_FIELD_NUMBER: builtins.int
     MOST_WAITING_FIELD_NUMBER: builtins.int
+    USER_FIELD_NUMBER: builtins.int
     tenant: builtins.str
     """The tenant."""
     project: builtins.str
@@ -109,6 +110,8 @@ class Share(google.protobuf.message.Message):
     """Tickets that wait: at this process, and at the others as it last heard."""
     most_waiting: builtins.int
     """Tickets that may wait; unset: the policy's bound. Tenants only."""
+    user: builtins.str
+    """The user of the tenant: the name of the key that launched runs. Empty: the project or the tenant. A user has a bound only."""
     @property
     def changed_at(self) -> google.protobuf.timestamp_pb2.Timestamp:
         """When it was changed."""
@@ -126,10 +129,11 @@ class Share(google.protobuf.message.Message):
         average_slots: builtins.float = ...,
         waiting: builtins.int = ...,
         most_waiting: builtins.int | None = ...,
+        user: builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: typing_extensions.TypeAlias = typing.Literal["_most_leases", b"_most_leases", "_most_waiting", b"_most_waiting", "changed_at", b"changed_at", "most_leases", b"most_leases", "most_waiting", b"most_waiting"]
     def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
-    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["_most_leases", b"_most_leases", "_most_waiting", b"_most_waiting", "average_slots", b"average_slots", "changed_at", b"changed_at", "live_leases", b"live_leases", "most_leases", b"most_leases", "most_waiting", b"most_waiting", "project", b"project", "tenant", b"tenant", "version", b"version", "waiting", b"waiting", "weight", b"weight"]
+    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["_most_leases", b"_most_leases", "_most_waiting", b"_most_waiting", "average_slots", b"average_slots", "changed_at", b"changed_at", "live_leases", b"live_leases", "most_leases", b"most_leases", "most_waiting", b"most_waiting", "project", b"project", "tenant", b"tenant", "user", b"user", "version", b"version", "waiting", b"waiting", "weight", b"weight"]
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__most_leases: typing_extensions.TypeAlias = typing.Literal["most_leases"]
     _WhichOneofArgType__most_leases: typing_extensions.TypeAlias = typing.Literal["_most_leases", b"_most_leases"]
@@ -267,6 +271,7 @@ class PutShareRequest(google.protobuf.message.Message):
     ACTOR_FIELD_NUMBER: builtins.int
     REASON_FIELD_NUMBER: builtins.int
     MOST_WAITING_FIELD_NUMBER: builtins.int
+    USER_FIELD_NUMBER: builtins.int
     tenant: builtins.str
     """The tenant."""
     project: builtins.str
@@ -285,6 +290,8 @@ class PutShareRequest(google.protobuf.message.Message):
     """Why."""
     most_waiting: builtins.int
     """Tickets that may wait; 0: the policy's bound. Tenants only."""
+    user: builtins.str
+    """A user of the tenant, by the name of the key that launches; not together with a project."""
     def __init__(
         self,
         *,
@@ -297,10 +304,11 @@ class PutShareRequest(google.protobuf.message.Message):
         actor: builtins.str = ...,
         reason: builtins.str = ...,
         most_waiting: builtins.int | None = ...,
+        user: builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: typing_extensions.TypeAlias = typing.Literal["_expected_version", b"_expected_version", "_most_leases", b"_most_leases", "_most_waiting", b"_most_waiting", "_weight", b"_weight", "expected_version", b"expected_version", "most_leases", b"most_leases", "most_waiting", b"most_waiting", "weight", b"weight"]
     def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
-    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["_expected_version", b"_expected_version", "_most_leases", b"_most_leases", "_most_waiting", b"_most_waiting", "_weight", b"_weight", "actor", b"actor", "expected_version", b"expected_version", "most_leases", b"most_leases", "most_waiting", b"most_waiting", "project", b"project", "reason", b"reason", "tenant", b"tenant", "unbounded", b"unbounded", "weight", b"weight"]
+    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["_expected_version", b"_expected_version", "_most_leases", b"_most_leases", "_most_waiting", b"_most_waiting", "_weight", b"_weight", "actor", b"actor", "expected_version", b"expected_version", "most_leases", b"most_leases", "most_waiting", b"most_waiting", "project", b"project", "reason", b"reason", "tenant", b"tenant", "unbounded", b"unbounded", "user", b"user", "weight", b"weight"]
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__expected_version: typing_extensions.TypeAlias = typing.Literal["expected_version"]
     _WhichOneofArgType__expected_version: typing_extensions.TypeAlias = typing.Literal["_expected_version", b"_expected_version"]
@@ -381,6 +389,7 @@ class ShareChange(google.protobuf.message.Message):
     REASON_FIELD_NUMBER: builtins.int
     FORMER_FIELD_NUMBER: builtins.int
     BECAME_FIELD_NUMBER: builtins.int
+    USER_FIELD_NUMBER: builtins.int
     version: builtins.int
     """Of the change."""
     tenant: builtins.str
@@ -395,6 +404,8 @@ class ShareChange(google.protobuf.message.Message):
     """What it was, JSON."""
     became: builtins.str
     """What it became, JSON."""
+    user: builtins.str
+    """The user, where the change was about one."""
     @property
     def changed_at(self) -> google.protobuf.timestamp_pb2.Timestamp:
         """When."""
@@ -410,10 +421,11 @@ class ShareChange(google.protobuf.message.Message):
         reason: builtins.str = ...,
         former: builtins.str = ...,
         became: builtins.str = ...,
+        user: builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: typing_extensions.TypeAlias = typing.Literal["changed_at", b"changed_at"]
     def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
-    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["actor", b"actor", "became", b"became", "changed_at", b"changed_at", "former", b"former", "project", b"project", "reason", b"reason", "tenant", b"tenant", "version", b"version"]
+    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["actor", b"actor", "became", b"became", "changed_at", b"changed_at", "former", b"former", "project", b"project", "reason", b"reason", "tenant", b"tenant", "user", b"user", "version", b"version"]
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
 
 Global___ShareChange: typing_extensions.TypeAlias = ShareChange
