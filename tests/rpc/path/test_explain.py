@@ -309,4 +309,4 @@ async def test_who_launched_a_run_is_the_name_of_its_key_and_a_bound_of_his_is_e
     await bench.share("acme", user="tests", most_leases=0)
     await bench.finish(leases[0], output={"number_value": 1})
     assert await bench.claim() == []
-    await bench.step(run, ["USER_QUOTA"], "then")
+    await bench.step(run, ["NO_WORKER_CARRIES_BUILD", "USER_QUOTA"], "then")
