@@ -723,7 +723,9 @@ class AttemptFinished(google.protobuf.message.Message):
 
     @property
     def awaits(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
-        """On YIELDED: slots of readiness' commands that the yield carried. The step waits until one of them has an answer."""
+        """On YIELDED: slots of readiness' commands that the yield carried. The step waits until one of them has an answer. On SUCCEEDED: slots
+        under which the step's attempts have asked for instances of another step.
+        """
 
     def __init__(
         self,

@@ -74,6 +74,119 @@ JOIN_ANY: Join.ValueType  # 2
 """One need holds; if none can any more, the step is skipped."""
 Global___Join: typing_extensions.TypeAlias = Join
 
+class _JoinFailure:
+    ValueType = typing.NewType("ValueType", builtins.int)
+    V: typing_extensions.TypeAlias = ValueType
+
+class _JoinFailureEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._EnumTypeWrapper[_JoinFailure.ValueType], builtins.type):
+    DESCRIPTOR: google.protobuf.descriptor.EnumDescriptor
+    JOIN_FAILURE_UNSPECIFIED: _JoinFailure.ValueType  # 0
+    """Taken as COUNT."""
+    JOIN_FAILURE_FAIL: _JoinFailure.ValueType  # 1
+    """A predecessor that failed fails the step at once. Needs all."""
+    JOIN_FAILURE_COUNT: _JoinFailure.ValueType  # 2
+    """It is one that does not hold: once too few are left, the step is skipped."""
+    JOIN_FAILURE_IGNORE: _JoinFailure.ValueType  # 3
+    """It is left out: of all, the others are enough."""
+
+class JoinFailure(_JoinFailure, metaclass=_JoinFailureEnumTypeWrapper):
+    """What a need that does not hold does to a join."""
+
+JOIN_FAILURE_UNSPECIFIED: JoinFailure.ValueType  # 0
+"""Taken as COUNT."""
+JOIN_FAILURE_FAIL: JoinFailure.ValueType  # 1
+"""A predecessor that failed fails the step at once. Needs all."""
+JOIN_FAILURE_COUNT: JoinFailure.ValueType  # 2
+"""It is one that does not hold: once too few are left, the step is skipped."""
+JOIN_FAILURE_IGNORE: JoinFailure.ValueType  # 3
+"""It is left out: of all, the others are enough."""
+Global___JoinFailure: typing_extensions.TypeAlias = JoinFailure
+
+class _JoinRest:
+    ValueType = typing.NewType("ValueType", builtins.int)
+    V: typing_extensions.TypeAlias = ValueType
+
+class _JoinRestEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._EnumTypeWrapper[_JoinRest.ValueType], builtins.type):
+    DESCRIPTOR: google.protobuf.descriptor.EnumDescriptor
+    JOIN_REST_UNSPECIFIED: _JoinRest.ValueType  # 0
+    """Taken as AWAIT."""
+    JOIN_REST_AWAIT: _JoinRest.ValueType  # 1
+    """They are awaited: the join is decided when every one of them has ended."""
+    JOIN_REST_CANCEL: _JoinRest.ValueType  # 2
+    """They are stopped, where nothing else needs them. The step goes on once those that may touch something outside are stopped."""
+    JOIN_REST_LEAVE: _JoinRest.ValueType  # 3
+    """They run on, and the step does not wait for them."""
+
+class JoinRest(_JoinRest, metaclass=_JoinRestEnumTypeWrapper):
+    """What becomes of predecessors that are under way when a join is decided."""
+
+JOIN_REST_UNSPECIFIED: JoinRest.ValueType  # 0
+"""Taken as AWAIT."""
+JOIN_REST_AWAIT: JoinRest.ValueType  # 1
+"""They are awaited: the join is decided when every one of them has ended."""
+JOIN_REST_CANCEL: JoinRest.ValueType  # 2
+"""They are stopped, where nothing else needs them. The step goes on once those that may touch something outside are stopped."""
+JOIN_REST_LEAVE: JoinRest.ValueType  # 3
+"""They run on, and the step does not wait for them."""
+Global___JoinRest: typing_extensions.TypeAlias = JoinRest
+
+@typing.final
+class JoinPolicy(google.protobuf.message.Message):
+    """How predecessors join. An instance of a step that is many (`for_each`, `expand`) counts as one predecessor."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    PRESET_FIELD_NUMBER: builtins.int
+    NEED_FIELD_NUMBER: builtins.int
+    ON_FAILURE_FIELD_NUMBER: builtins.int
+    REST_FIELD_NUMBER: builtins.int
+    preset: builtins.str
+    """A name for the three fields below, which are then left out (but `need`, for k_of_n and quorum): `all` {all, COUNT, AWAIT},
+    `fail_fast` {all, FAIL, CANCEL}, `any` {1, COUNT, CANCEL}, `k_of_n` {need, COUNT, AWAIT}, `quorum` {need, or the smallest majority,
+    COUNT, CANCEL}, `collect_partial` {all, IGNORE, AWAIT}, `best_effort` (as collect_partial; failures are reported as warnings).
+    """
+    need: builtins.int
+    """How many needs must hold; 0: all."""
+    on_failure: Global___JoinFailure.ValueType
+    """What a need that does not hold does."""
+    rest: Global___JoinRest.ValueType
+    """What becomes of the rest."""
+    def __init__(
+        self,
+        *,
+        preset: builtins.str = ...,
+        need: builtins.int = ...,
+        on_failure: Global___JoinFailure.ValueType = ...,
+        rest: Global___JoinRest.ValueType = ...,
+    ) -> None: ...
+    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["need", b"need", "on_failure", b"on_failure", "preset", b"preset", "rest", b"rest"]
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+
+Global___JoinPolicy: typing_extensions.TypeAlias = JoinPolicy
+
+@typing.final
+class Expand(google.protobuf.message.Message):
+    """A step that says, while it runs, how many instances of another step there are."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    TEMPLATE_FIELD_NUMBER: builtins.int
+    MAX_FIELD_NUMBER: builtins.int
+    template: builtins.str
+    """Key of the step that becomes many: it needs this one and nothing else."""
+    max: builtins.int
+    """Most instances. 0: the default, 1,000."""
+    def __init__(
+        self,
+        *,
+        template: builtins.str = ...,
+        max: builtins.int = ...,
+    ) -> None: ...
+    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["max", b"max", "template", b"template"]
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+
+Global___Expand: typing_extensions.TypeAlias = Expand
+
 @typing.final
 class Need(google.protobuf.message.Message):
     """One edge into a step."""
@@ -82,17 +195,23 @@ class Need(google.protobuf.message.Message):
 
     STEP_FIELD_NUMBER: builtins.int
     WHEN_FIELD_NUMBER: builtins.int
+    CONDITION_FIELD_NUMBER: builtins.int
     step: builtins.str
     """Key of the predecessor."""
     when: Global___Condition.ValueType
     """What its end must be."""
+    condition: builtins.str
+    """A CEL expression over `run` (the input), `steps` (the output of this predecessor) and `step` (its `key`, `state`, `attempts` and
+    `failure`): the edge holds where it is true. Empty: nothing more is asked. Not on an edge from a step that is many.
+    """
     def __init__(
         self,
         *,
         step: builtins.str = ...,
         when: Global___Condition.ValueType = ...,
+        condition: builtins.str = ...,
     ) -> None: ...
-    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["step", b"step", "when", b"when"]
+    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["condition", b"condition", "step", b"step", "when", b"when"]
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
 
 Global___Need: typing_extensions.TypeAlias = Need
@@ -178,6 +297,11 @@ class StepSpec(google.protobuf.message.Message):
     OUTPUT_SCHEMA_FIELD_NUMBER: builtins.int
     DESCRIPTION_FIELD_NUMBER: builtins.int
     RESOURCES_FIELD_NUMBER: builtins.int
+    JOIN_POLICY_FIELD_NUMBER: builtins.int
+    CONDITION_FIELD_NUMBER: builtins.int
+    FOR_EACH_FIELD_NUMBER: builtins.int
+    MAX_INSTANCES_FIELD_NUMBER: builtins.int
+    EXPAND_FIELD_NUMBER: builtins.int
     key: builtins.str
     """Unique in the workflow: letters, digits, `-`, `_`, `.`."""
     handler: builtins.str
@@ -188,6 +312,16 @@ class StepSpec(google.protobuf.message.Message):
     """Whether it commits checkpoints or artifacts."""
     description: builtins.str
     """One sentence for people."""
+    condition: builtins.str
+    """A CEL expression over `run` (the input), `steps` (outputs of predecessors that succeeded) and `step` (its `key`, and the states of
+    its predecessors as `needs`), evaluated when its needs have joined: where it is false, the step is skipped. Empty: it runs.
+    """
+    for_each: builtins.str
+    """A CEL expression over the same that gives a list: the step becomes one instance an item, `key[0]`, `key[1]`, …, which are given
+    `item` and `index` beside their input. Who needs the step is given the list of their outputs, in order. Empty: it is one step.
+    """
+    max_instances: builtins.int
+    """Most instances of a step with `for_each`. 0: the default, 1,000. More: none is made, and the step fails (class policy)."""
     @property
     def needs(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___Need]:
         """Predecessors; empty: ready at launch."""
@@ -230,6 +364,14 @@ class StepSpec(google.protobuf.message.Message):
         where all of it is free.
         """
 
+    @property
+    def join_policy(self) -> Global___JoinPolicy:
+        """How its needs join, where `join` does not say enough. Unset: as `join` says."""
+
+    @property
+    def expand(self) -> Global___Expand:
+        """The step that this one makes many while it runs."""
+
     def __init__(
         self,
         *,
@@ -248,10 +390,15 @@ class StepSpec(google.protobuf.message.Message):
         output_schema: google.protobuf.struct_pb2.Struct | None = ...,
         description: builtins.str = ...,
         resources: collections.abc.Mapping[builtins.str, builtins.int] | None = ...,
+        join_policy: Global___JoinPolicy | None = ...,
+        condition: builtins.str = ...,
+        for_each: builtins.str = ...,
+        max_instances: builtins.int = ...,
+        expand: Global___Expand | None = ...,
     ) -> None: ...
-    _HasFieldArgType: typing_extensions.TypeAlias = typing.Literal["input_schema", b"input_schema", "lease_ttl", b"lease_ttl", "output_schema", b"output_schema", "retry", b"retry", "timeout", b"timeout"]
+    _HasFieldArgType: typing_extensions.TypeAlias = typing.Literal["expand", b"expand", "input_schema", b"input_schema", "join_policy", b"join_policy", "lease_ttl", b"lease_ttl", "output_schema", b"output_schema", "retry", b"retry", "timeout", b"timeout"]
     def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
-    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["checkpoints", b"checkpoints", "description", b"description", "handler", b"handler", "input_schema", b"input_schema", "join", b"join", "key", b"key", "lease_ttl", b"lease_ttl", "models", b"models", "needs", b"needs", "output_schema", b"output_schema", "requires", b"requires", "resources", b"resources", "retry", b"retry", "timeout", b"timeout", "tools", b"tools"]
+    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["checkpoints", b"checkpoints", "condition", b"condition", "description", b"description", "expand", b"expand", "for_each", b"for_each", "handler", b"handler", "input_schema", b"input_schema", "join", b"join", "join_policy", b"join_policy", "key", b"key", "lease_ttl", b"lease_ttl", "max_instances", b"max_instances", "models", b"models", "needs", b"needs", "output_schema", b"output_schema", "requires", b"requires", "resources", b"resources", "retry", b"retry", "timeout", b"timeout", "tools", b"tools"]
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
 
 Global___StepSpec: typing_extensions.TypeAlias = StepSpec
@@ -269,6 +416,7 @@ class WorkflowSpec(google.protobuf.message.Message):
     INPUT_SCHEMA_FIELD_NUMBER: builtins.int
     DEFAULT_DEADLINE_FIELD_NUMBER: builtins.int
     DESCRIPTION_FIELD_NUMBER: builtins.int
+    MAX_STEPS_FIELD_NUMBER: builtins.int
     name: builtins.str
     """Lower-case letters, digits, `-`, `_`."""
     build: builtins.str
@@ -277,6 +425,8 @@ class WorkflowSpec(google.protobuf.message.Message):
     """Whose output is the run's; empty: the single last step's, or an object of all last steps by key."""
     description: builtins.str
     """One sentence for people."""
+    max_steps: builtins.int
+    """Most steps of a run, instances counted. 0: the installation's limit, which holds in any case."""
     @property
     def steps(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___StepSpec]:
         """The graph; no cycles, every need names a step of it."""
@@ -299,10 +449,11 @@ class WorkflowSpec(google.protobuf.message.Message):
         input_schema: google.protobuf.struct_pb2.Struct | None = ...,
         default_deadline: google.protobuf.duration_pb2.Duration | None = ...,
         description: builtins.str = ...,
+        max_steps: builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: typing_extensions.TypeAlias = typing.Literal["default_deadline", b"default_deadline", "input_schema", b"input_schema"]
     def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
-    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["build", b"build", "default_deadline", b"default_deadline", "description", b"description", "input_schema", b"input_schema", "name", b"name", "output_step", b"output_step", "steps", b"steps"]
+    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["build", b"build", "default_deadline", b"default_deadline", "description", b"description", "input_schema", b"input_schema", "max_steps", b"max_steps", "name", b"name", "output_step", b"output_step", "steps", b"steps"]
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
 
 Global___WorkflowSpec: typing_extensions.TypeAlias = WorkflowSpec

@@ -29,7 +29,7 @@ from runway.common.v1 import common_pb2 as runway_dot_common_dot_v1_dot_common__
 from runway.common.v1 import policy_pb2 as runway_dot_common_dot_v1_dot_policy__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n+runway/readiness/v1/readiness_service.proto\x12\x13runway.readiness.v1\x1a\x1b\x62uf/validate/validate.proto\x1a\x1cgoogle/protobuf/struct.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1drunway/common/v1/common.proto\x1a\x1drunway/common/v1/policy.proto\"\x90\x02\n\x04Step\x12\x10\n\x08step_key\x18\x01 \x01(\t\x12-\n\x05state\x18\x02 \x01(\x0e\x32\x1e.runway.readiness.v1.StepState\x12\x10\n\x08\x61ttempts\x18\x03 \x01(\x05\x12\x13\n\x0bwait_reason\x18\x04 \x01(\t\x12*\n\x07\x66\x61ilure\x18\x05 \x01(\x0b\x32\x19.runway.common.v1.Failure\x12&\n\x06output\x18\x06 \x01(\x0b\x32\x16.google.protobuf.Value\x12,\n\x08retry_at\x18\x07 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\r\n\x05needs\x18\x08 \x03(\t\x12\x0f\n\x07version\x18\t \x01(\x03\"i\n\x10ListStepsRequest\x12\x18\n\x06run_id\x18\x01 \x01(\tB\x08\xbaH\x05r\x03\xb0\x01\x01\x12\x1d\n\tpage_size\x18\x02 \x01(\x05\x42\n\xbaH\x07\x1a\x05\x18\xe8\x07(\x00\x12\x1c\n\npage_token\x18\x03 \x01(\tB\x08\xbaH\x05r\x03\x18\xc8\x01\"V\n\x11ListStepsResponse\x12(\n\x05steps\x18\x01 \x03(\x0b\x32\x19.runway.readiness.v1.Step\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"\xc5\x01\n\x12SignalEventRequest\x12\x17\n\x06run_id\x18\x01 \x01(\tB\x07\xbaH\x04r\x02\x18$\x12\x18\n\x04name\x18\x02 \x01(\tB\n\xbaH\x07r\x05\x10\x01\x18\xc8\x01\x12\x1d\n\x0b\x63orrelation\x18\x03 \x01(\tB\x08\xbaH\x05r\x03\x18\xc8\x01\x12\x1a\n\x08\x65vent_id\x18\x04 \x01(\tB\x08\xbaH\x05r\x03\x18\x80\x01\x12\'\n\x07payload\x18\x05 \x01(\x0b\x32\x16.google.protobuf.Value\x12\x18\n\x07project\x18\x06 \x01(\tB\x07\xbaH\x04r\x02\x18?\"w\n\x13SignalEventResponse\x12\x10\n\x08\x65vent_id\x18\x01 \x01(\t\x12\x0c\n\x04used\x18\x02 \x01(\x08\x12\x10\n\x08replayed\x18\x03 \x01(\x08\x12\x0e\n\x06run_id\x18\x04 \x01(\t\x12\x10\n\x08step_key\x18\x05 \x01(\t\x12\x0c\n\x04slot\x18\x06 \x01(\t\"\xe7\x02\n\x05Input\x12\x0e\n\x06run_id\x18\x01 \x01(\t\x12\x10\n\x08step_key\x18\x02 \x01(\t\x12\x0c\n\x04slot\x18\x03 \x01(\t\x12.\n\x05state\x18\x04 \x01(\x0e\x32\x1f.runway.readiness.v1.InputState\x12\x0e\n\x06prompt\x18\x05 \x01(\t\x12\'\n\x06schema\x18\x06 \x01(\x0b\x32\x17.google.protobuf.Struct\x12,\n\x08\x61sked_at\x18\x07 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12,\n\x08\x64\x65\x61\x64line\x18\x08 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12,\n\x08\x65nded_at\x18\t \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x13\n\x0b\x61nswered_by\x18\n \x01(\t\x12&\n\x06\x61nswer\x18\x0b \x01(\x0b\x32\x16.google.protobuf.Value\"\x8a\x01\n\x12SubmitInputRequest\x12\x18\n\x06run_id\x18\x01 \x01(\tB\x08\xbaH\x05r\x03\xb0\x01\x01\x12\x1a\n\x08step_key\x18\x02 \x01(\tB\x08\xbaH\x05r\x03\x18\xc8\x01\x12\x16\n\x04slot\x18\x03 \x01(\tB\x08\xbaH\x05r\x03\x18\xc8\x01\x12&\n\x06\x61nswer\x18\x04 \x01(\x0b\x32\x16.google.protobuf.Value\"R\n\x13SubmitInputResponse\x12)\n\x05input\x18\x01 \x01(\x0b\x32\x1a.runway.readiness.v1.Input\x12\x10\n\x08replayed\x18\x02 \x01(\x08\"i\n\x11ListInputsRequest\x12\x17\n\x06run_id\x18\x01 \x01(\tB\x07\xbaH\x04r\x02\x18$\x12\x1d\n\tpage_size\x18\x02 \x01(\x05\x42\n\xbaH\x07\x1a\x05\x18\xf4\x03(\x00\x12\x1c\n\npage_token\x18\x03 \x01(\tB\x08\xbaH\x05r\x03\x18\xe8\x07\"Y\n\x12ListInputsResponse\x12*\n\x06inputs\x18\x01 \x03(\x0b\x32\x1a.runway.readiness.v1.Input\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t*\x83\x02\n\tStepState\x12\x1a\n\x16STEP_STATE_UNSPECIFIED\x10\x00\x12\x16\n\x12STEP_STATE_PENDING\x10\x01\x12\x14\n\x10STEP_STATE_READY\x10\x02\x12\x16\n\x12STEP_STATE_RUNNING\x10\x03\x12\x16\n\x12STEP_STATE_WAITING\x10\x04\x12\x19\n\x15STEP_STATE_CANCELLING\x10\x05\x12\x18\n\x14STEP_STATE_SUCCEEDED\x10\x06\x12\x15\n\x11STEP_STATE_FAILED\x10\x07\x12\x16\n\x12STEP_STATE_SKIPPED\x10\x08\x12\x18\n\x14STEP_STATE_CANCELLED\x10\t*\x8a\x01\n\nInputState\x12\x1b\n\x17INPUT_STATE_UNSPECIFIED\x10\x00\x12\x14\n\x10INPUT_STATE_OPEN\x10\x01\x12\x18\n\x14INPUT_STATE_ANSWERED\x10\x02\x12\x17\n\x13INPUT_STATE_EXPIRED\x10\x03\x12\x16\n\x12INPUT_STATE_CLOSED\x10\x04\x32\xb9\x03\n\x10ReadinessService\x12\x64\n\tListSteps\x12%.runway.readiness.v1.ListStepsRequest\x1a&.runway.readiness.v1.ListStepsResponse\"\x08\xa8\xbb\x18\x02\xb8\xbb\x18\x01\x12j\n\x0bSignalEvent\x12\'.runway.readiness.v1.SignalEventRequest\x1a(.runway.readiness.v1.SignalEventResponse\"\x08\xa8\xbb\x18\x02\xb8\xbb\x18\x02\x12j\n\x0bSubmitInput\x12\'.runway.readiness.v1.SubmitInputRequest\x1a(.runway.readiness.v1.SubmitInputResponse\"\x08\xa8\xbb\x18\x02\xb8\xbb\x18\x02\x12g\n\nListInputs\x12&.runway.readiness.v1.ListInputsRequest\x1a\'.runway.readiness.v1.ListInputsResponse\"\x08\xa8\xbb\x18\x02\xb8\xbb\x18\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n+runway/readiness/v1/readiness_service.proto\x12\x13runway.readiness.v1\x1a\x1b\x62uf/validate/validate.proto\x1a\x1cgoogle/protobuf/struct.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1drunway/common/v1/common.proto\x1a\x1drunway/common/v1/policy.proto\"\xe2\x02\n\x04Step\x12\x10\n\x08step_key\x18\x01 \x01(\t\x12-\n\x05state\x18\x02 \x01(\x0e\x32\x1e.runway.readiness.v1.StepState\x12\x10\n\x08\x61ttempts\x18\x03 \x01(\x05\x12\x13\n\x0bwait_reason\x18\x04 \x01(\t\x12*\n\x07\x66\x61ilure\x18\x05 \x01(\x0b\x32\x19.runway.common.v1.Failure\x12&\n\x06output\x18\x06 \x01(\x0b\x32\x16.google.protobuf.Value\x12,\n\x08retry_at\x18\x07 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\r\n\x05needs\x18\x08 \x03(\t\x12\x0f\n\x07version\x18\t \x01(\x03\x12\x13\n\x0bskip_reason\x18\n \x01(\t\x12\x11\n\tinstances\x18\x0b \x01(\x05\x12\x16\n\x0einstances_over\x18\x0c \x01(\x05\x12\x10\n\x08warnings\x18\r \x03(\t\"i\n\x10ListStepsRequest\x12\x18\n\x06run_id\x18\x01 \x01(\tB\x08\xbaH\x05r\x03\xb0\x01\x01\x12\x1d\n\tpage_size\x18\x02 \x01(\x05\x42\n\xbaH\x07\x1a\x05\x18\xe8\x07(\x00\x12\x1c\n\npage_token\x18\x03 \x01(\tB\x08\xbaH\x05r\x03\x18\xc8\x01\"V\n\x11ListStepsResponse\x12(\n\x05steps\x18\x01 \x03(\x0b\x32\x19.runway.readiness.v1.Step\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"\xc5\x01\n\x12SignalEventRequest\x12\x17\n\x06run_id\x18\x01 \x01(\tB\x07\xbaH\x04r\x02\x18$\x12\x18\n\x04name\x18\x02 \x01(\tB\n\xbaH\x07r\x05\x10\x01\x18\xc8\x01\x12\x1d\n\x0b\x63orrelation\x18\x03 \x01(\tB\x08\xbaH\x05r\x03\x18\xc8\x01\x12\x1a\n\x08\x65vent_id\x18\x04 \x01(\tB\x08\xbaH\x05r\x03\x18\x80\x01\x12\'\n\x07payload\x18\x05 \x01(\x0b\x32\x16.google.protobuf.Value\x12\x18\n\x07project\x18\x06 \x01(\tB\x07\xbaH\x04r\x02\x18?\"w\n\x13SignalEventResponse\x12\x10\n\x08\x65vent_id\x18\x01 \x01(\t\x12\x0c\n\x04used\x18\x02 \x01(\x08\x12\x10\n\x08replayed\x18\x03 \x01(\x08\x12\x0e\n\x06run_id\x18\x04 \x01(\t\x12\x10\n\x08step_key\x18\x05 \x01(\t\x12\x0c\n\x04slot\x18\x06 \x01(\t\"\xe7\x02\n\x05Input\x12\x0e\n\x06run_id\x18\x01 \x01(\t\x12\x10\n\x08step_key\x18\x02 \x01(\t\x12\x0c\n\x04slot\x18\x03 \x01(\t\x12.\n\x05state\x18\x04 \x01(\x0e\x32\x1f.runway.readiness.v1.InputState\x12\x0e\n\x06prompt\x18\x05 \x01(\t\x12\'\n\x06schema\x18\x06 \x01(\x0b\x32\x17.google.protobuf.Struct\x12,\n\x08\x61sked_at\x18\x07 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12,\n\x08\x64\x65\x61\x64line\x18\x08 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12,\n\x08\x65nded_at\x18\t \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x13\n\x0b\x61nswered_by\x18\n \x01(\t\x12&\n\x06\x61nswer\x18\x0b \x01(\x0b\x32\x16.google.protobuf.Value\"\x8a\x01\n\x12SubmitInputRequest\x12\x18\n\x06run_id\x18\x01 \x01(\tB\x08\xbaH\x05r\x03\xb0\x01\x01\x12\x1a\n\x08step_key\x18\x02 \x01(\tB\x08\xbaH\x05r\x03\x18\xc8\x01\x12\x16\n\x04slot\x18\x03 \x01(\tB\x08\xbaH\x05r\x03\x18\xc8\x01\x12&\n\x06\x61nswer\x18\x04 \x01(\x0b\x32\x16.google.protobuf.Value\"R\n\x13SubmitInputResponse\x12)\n\x05input\x18\x01 \x01(\x0b\x32\x1a.runway.readiness.v1.Input\x12\x10\n\x08replayed\x18\x02 \x01(\x08\"i\n\x11ListInputsRequest\x12\x17\n\x06run_id\x18\x01 \x01(\tB\x07\xbaH\x04r\x02\x18$\x12\x1d\n\tpage_size\x18\x02 \x01(\x05\x42\n\xbaH\x07\x1a\x05\x18\xf4\x03(\x00\x12\x1c\n\npage_token\x18\x03 \x01(\tB\x08\xbaH\x05r\x03\x18\xe8\x07\"Y\n\x12ListInputsResponse\x12*\n\x06inputs\x18\x01 \x03(\x0b\x32\x1a.runway.readiness.v1.Input\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t*\x83\x02\n\tStepState\x12\x1a\n\x16STEP_STATE_UNSPECIFIED\x10\x00\x12\x16\n\x12STEP_STATE_PENDING\x10\x01\x12\x14\n\x10STEP_STATE_READY\x10\x02\x12\x16\n\x12STEP_STATE_RUNNING\x10\x03\x12\x16\n\x12STEP_STATE_WAITING\x10\x04\x12\x19\n\x15STEP_STATE_CANCELLING\x10\x05\x12\x18\n\x14STEP_STATE_SUCCEEDED\x10\x06\x12\x15\n\x11STEP_STATE_FAILED\x10\x07\x12\x16\n\x12STEP_STATE_SKIPPED\x10\x08\x12\x18\n\x14STEP_STATE_CANCELLED\x10\t*\x8a\x01\n\nInputState\x12\x1b\n\x17INPUT_STATE_UNSPECIFIED\x10\x00\x12\x14\n\x10INPUT_STATE_OPEN\x10\x01\x12\x18\n\x14INPUT_STATE_ANSWERED\x10\x02\x12\x17\n\x13INPUT_STATE_EXPIRED\x10\x03\x12\x16\n\x12INPUT_STATE_CLOSED\x10\x04\x32\xb9\x03\n\x10ReadinessService\x12\x64\n\tListSteps\x12%.runway.readiness.v1.ListStepsRequest\x1a&.runway.readiness.v1.ListStepsResponse\"\x08\xa8\xbb\x18\x02\xb8\xbb\x18\x01\x12j\n\x0bSignalEvent\x12\'.runway.readiness.v1.SignalEventRequest\x1a(.runway.readiness.v1.SignalEventResponse\"\x08\xa8\xbb\x18\x02\xb8\xbb\x18\x02\x12j\n\x0bSubmitInput\x12\'.runway.readiness.v1.SubmitInputRequest\x1a(.runway.readiness.v1.SubmitInputResponse\"\x08\xa8\xbb\x18\x02\xb8\xbb\x18\x02\x12g\n\nListInputs\x12&.runway.readiness.v1.ListInputsRequest\x1a\'.runway.readiness.v1.ListInputsResponse\"\x08\xa8\xbb\x18\x02\xb8\xbb\x18\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -72,30 +72,30 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_READINESSSERVICE'].methods_by_name['SubmitInput']._serialized_options = b'\250\273\030\002\270\273\030\002'
   _globals['_READINESSSERVICE'].methods_by_name['ListInputs']._loaded_options = None
   _globals['_READINESSSERVICE'].methods_by_name['ListInputs']._serialized_options = b'\250\273\030\002\270\273\030\001'
-  _globals['_STEPSTATE']._serialized_start=1799
-  _globals['_STEPSTATE']._serialized_end=2058
-  _globals['_INPUTSTATE']._serialized_start=2061
-  _globals['_INPUTSTATE']._serialized_end=2199
+  _globals['_STEPSTATE']._serialized_start=1881
+  _globals['_STEPSTATE']._serialized_end=2140
+  _globals['_INPUTSTATE']._serialized_start=2143
+  _globals['_INPUTSTATE']._serialized_end=2281
   _globals['_STEP']._serialized_start=223
-  _globals['_STEP']._serialized_end=495
-  _globals['_LISTSTEPSREQUEST']._serialized_start=497
-  _globals['_LISTSTEPSREQUEST']._serialized_end=602
-  _globals['_LISTSTEPSRESPONSE']._serialized_start=604
-  _globals['_LISTSTEPSRESPONSE']._serialized_end=690
-  _globals['_SIGNALEVENTREQUEST']._serialized_start=693
-  _globals['_SIGNALEVENTREQUEST']._serialized_end=890
-  _globals['_SIGNALEVENTRESPONSE']._serialized_start=892
-  _globals['_SIGNALEVENTRESPONSE']._serialized_end=1011
-  _globals['_INPUT']._serialized_start=1014
-  _globals['_INPUT']._serialized_end=1373
-  _globals['_SUBMITINPUTREQUEST']._serialized_start=1376
-  _globals['_SUBMITINPUTREQUEST']._serialized_end=1514
-  _globals['_SUBMITINPUTRESPONSE']._serialized_start=1516
-  _globals['_SUBMITINPUTRESPONSE']._serialized_end=1598
-  _globals['_LISTINPUTSREQUEST']._serialized_start=1600
-  _globals['_LISTINPUTSREQUEST']._serialized_end=1705
-  _globals['_LISTINPUTSRESPONSE']._serialized_start=1707
-  _globals['_LISTINPUTSRESPONSE']._serialized_end=1796
-  _globals['_READINESSSERVICE']._serialized_start=2202
-  _globals['_READINESSSERVICE']._serialized_end=2643
+  _globals['_STEP']._serialized_end=577
+  _globals['_LISTSTEPSREQUEST']._serialized_start=579
+  _globals['_LISTSTEPSREQUEST']._serialized_end=684
+  _globals['_LISTSTEPSRESPONSE']._serialized_start=686
+  _globals['_LISTSTEPSRESPONSE']._serialized_end=772
+  _globals['_SIGNALEVENTREQUEST']._serialized_start=775
+  _globals['_SIGNALEVENTREQUEST']._serialized_end=972
+  _globals['_SIGNALEVENTRESPONSE']._serialized_start=974
+  _globals['_SIGNALEVENTRESPONSE']._serialized_end=1093
+  _globals['_INPUT']._serialized_start=1096
+  _globals['_INPUT']._serialized_end=1455
+  _globals['_SUBMITINPUTREQUEST']._serialized_start=1458
+  _globals['_SUBMITINPUTREQUEST']._serialized_end=1596
+  _globals['_SUBMITINPUTRESPONSE']._serialized_start=1598
+  _globals['_SUBMITINPUTRESPONSE']._serialized_end=1680
+  _globals['_LISTINPUTSREQUEST']._serialized_start=1682
+  _globals['_LISTINPUTSREQUEST']._serialized_end=1787
+  _globals['_LISTINPUTSRESPONSE']._serialized_start=1789
+  _globals['_LISTINPUTSRESPONSE']._serialized_end=1878
+  _globals['_READINESSSERVICE']._serialized_start=2284
+  _globals['_READINESSSERVICE']._serialized_end=2725
 # @@protoc_insertion_point(module_scope)

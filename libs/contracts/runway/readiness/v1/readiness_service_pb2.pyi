@@ -47,7 +47,7 @@ class _StepStateEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._Enum
     STEP_STATE_SKIPPED: _StepState.ValueType  # 8
     """Its needs can no longer hold."""
     STEP_STATE_CANCELLED: _StepState.ValueType  # 9
-    """Stopped with its run."""
+    """Stopped with its run, or because a join was decided without it."""
 
 class StepState(_StepState, metaclass=_StepStateEnumTypeWrapper):
     """Where a step stands. Terminal: SUCCEEDED, FAILED, SKIPPED, CANCELLED."""
@@ -71,7 +71,7 @@ STEP_STATE_FAILED: StepState.ValueType  # 7
 STEP_STATE_SKIPPED: StepState.ValueType  # 8
 """Its needs can no longer hold."""
 STEP_STATE_CANCELLED: StepState.ValueType  # 9
-"""Stopped with its run."""
+"""Stopped with its run, or because a join was decided without it."""
 Global___StepState: typing_extensions.TypeAlias = StepState
 
 class _InputState:
@@ -121,6 +121,10 @@ class Step(google.protobuf.message.Message):
     RETRY_AT_FIELD_NUMBER: builtins.int
     NEEDS_FIELD_NUMBER: builtins.int
     VERSION_FIELD_NUMBER: builtins.int
+    SKIP_REASON_FIELD_NUMBER: builtins.int
+    INSTANCES_FIELD_NUMBER: builtins.int
+    INSTANCES_OVER_FIELD_NUMBER: builtins.int
+    WARNINGS_FIELD_NUMBER: builtins.int
     step_key: builtins.str
     """Its key."""
     state: Global___StepState.ValueType
@@ -131,6 +135,12 @@ class Step(google.protobuf.message.Message):
     """retry_backoff, reconciliation, timer, external_event, approval or user_input while WAITING."""
     version: builtins.int
     """Rises with each change."""
+    skip_reason: builtins.str
+    """Why it was skipped: `needs` (they cannot hold any more) or `condition` (its own, or one of its needs', is false)."""
+    instances: builtins.int
+    """Of a step that is many: how many instances it has, and how many of them are over."""
+    instances_over: builtins.int
+    """See `instances`."""
     @property
     def failure(self) -> runway.common.v1.common_pb2.Failure:
         """Why it failed, or was skipped."""
@@ -147,6 +157,10 @@ class Step(google.protobuf.message.Message):
     def needs(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
         """Predecessors."""
 
+    @property
+    def warnings(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
+        """Failures of predecessors that a step with the join `best_effort` goes on without."""
+
     def __init__(
         self,
         *,
@@ -159,10 +173,14 @@ class Step(google.protobuf.message.Message):
         retry_at: google.protobuf.timestamp_pb2.Timestamp | None = ...,
         needs: collections.abc.Iterable[builtins.str] | None = ...,
         version: builtins.int = ...,
+        skip_reason: builtins.str = ...,
+        instances: builtins.int = ...,
+        instances_over: builtins.int = ...,
+        warnings: collections.abc.Iterable[builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: typing_extensions.TypeAlias = typing.Literal["failure", b"failure", "output", b"output", "retry_at", b"retry_at"]
     def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
-    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["attempts", b"attempts", "failure", b"failure", "needs", b"needs", "output", b"output", "retry_at", b"retry_at", "state", b"state", "step_key", b"step_key", "version", b"version", "wait_reason", b"wait_reason"]
+    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["attempts", b"attempts", "failure", b"failure", "instances", b"instances", "instances_over", b"instances_over", "needs", b"needs", "output", b"output", "retry_at", b"retry_at", "skip_reason", b"skip_reason", "state", b"state", "step_key", b"step_key", "version", b"version", "wait_reason", b"wait_reason", "warnings", b"warnings"]
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
 
 Global___Step: typing_extensions.TypeAlias = Step

@@ -266,7 +266,10 @@ class Lease(google.protobuf.message.Message):
     """Continue this trace."""
     @property
     def input(self) -> google.protobuf.struct_pb2.Value:
-        """`{"run": input, "steps": {key: output}}`; where the step waited before, also `"waits": {slot: {"kind", "state", "value", "at_ms", "by"}}`."""
+        """`{"run": input, "steps": {key: output}}`; where the step waited before, also `"waits": {slot: {"kind", "state", "value", "at_ms", "by"}}`.
+        Instances of a step have `"item"` and `"index"` too; after a join that goes on without some, `"failures": {key: {"class", "message",
+        "type"}}`.
+        """
 
     @property
     def deadline(self) -> google.protobuf.timestamp_pb2.Timestamp:
@@ -609,7 +612,8 @@ class CommandItem(google.protobuf.message.Message):
     @property
     def payload(self) -> google.protobuf.struct_pb2.Value:
         """Its arguments. WAIT: `{"for_ms": n}`, `{"until_ms": n}` (since the Unix epoch), or `{"event": name, "correlation": text,
-        "timeout_ms": n}`. INPUT: `{"prompt": text, "schema": JSON Schema, "timeout_ms": n}`. What cannot be read ends the wait as refused.
+        "timeout_ms": n}`. INPUT: `{"prompt": text, "schema": JSON Schema, "timeout_ms": n}`. EXPAND: `{"items": […]}`, one
+        instance an item. What cannot be read ends the wait as refused.
         """
 
     def __init__(
