@@ -14,6 +14,7 @@ from libs.runtime.service import Composed, Loop, Service
 from services.readiness import consumers
 from services.readiness.app.cache import StepCache
 from services.readiness.clients.explanations import Explanations
+from services.readiness.clients.expressions import CelExpressions
 from services.readiness.clients.notices import EventNotices
 from services.readiness.clients.owners import OwnerClient
 from services.readiness.clients.versions import VersionClient
@@ -36,7 +37,16 @@ async def compose(host: Host) -> Service:
     db.on_incarnation_changed(lambda _: cache.clear())
     notices = EventNotices(host.ids, settings.ticket_limit_bytes)
     ports = Ports(
-        store, versions, cache, notices, host.clock, settings.ticket_limit_bytes, host.settings.retention_ms, relay.keeps
+        store,
+        versions,
+        CelExpressions(),
+        cache,
+        notices,
+        host.clock,
+        settings.ticket_limit_bytes,
+        host.settings.retention_ms,
+        relay.keeps,
+        settings.max_steps,
     )
     servicer = ReadinessServicer(ports, store, OwnerClient(host.peers), host.ids)
 

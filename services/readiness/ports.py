@@ -8,7 +8,8 @@ from uuid import UUID
 from libs.kernel.clock import Clock
 from libs.kernel.values import value
 from services.readiness.domain.graph import Graph
-from services.readiness.domain.steps import AttemptFact, EffectFact, GraphEnd, Step
+from services.readiness.domain.state import AttemptFact, EffectFact, Expressions, RunView, Step
+from services.readiness.domain.steps import GraphEnd
 from services.readiness.domain.waits import Asked, Kept, Signal, Told, Wait, WaitKey
 
 
@@ -71,9 +72,7 @@ class Notice:
 class Notices(Protocol):
     """Builds the payloads of events; protobuf stays at the edge."""
 
-    def ready(
-        self, run: RunFacts, graph: Graph, step: Step, steps: Mapping[str, Step], waited: Sequence[Wait], now_ms: int
-    ) -> Notice:
+    def ready(self, run: RunFacts, view: RunView, step: Step, waited: Sequence[Wait], now_ms: int) -> Notice:
         """StepReady: a ticket for the scheduler, with the step's input and what it has waited for."""
         ...
 
@@ -81,9 +80,11 @@ class Notices(Protocol):
         """StepsFinished, for the run's log."""
         ...
 
-    def graph_finished(
-        self, run: RunFacts, graph: Graph, end: GraphEnd, steps: Mapping[str, Step], told: Sequence[Step], now_ms: int
-    ) -> Notice:
+    def revoked(self, run: RunFacts, step_key: str, sequence: int, now_ms: int) -> Notice:
+        """StepRevoked: a ticket, and every earlier one, is withdrawn."""
+        ...
+
+    def graph_finished(self, run: RunFacts, view: RunView, end: GraphEnd, told: Sequence[Step], now_ms: int) -> Notice:
         """GraphFinished, with the steps that were not told before."""
         ...
 
@@ -100,7 +101,7 @@ class Tx(Protocol):
         ...
 
     async def add_steps(self, steps: Sequence[tuple[UUID, Step]]) -> None:
-        """The steps of new runs."""
+        """The steps of new runs, and new instances."""
         ...
 
     async def lock_runs(self, run_ids: Sequence[UUID]) -> dict[UUID, RunFacts]:
@@ -112,7 +113,7 @@ class Tx(Protocol):
         ...
 
     async def save(self, runs: Sequence[RunFacts], steps: Sequence[tuple[UUID, Step]]) -> None:
-        """Changed runs and steps."""
+        """Changed runs and steps that are stored already."""
         ...
 
     async def wait_for_births(self) -> None:
@@ -303,6 +304,7 @@ class Ports:
 
     db: Database
     versions: Versions
+    expressions: Expressions
     cache: Cache
     notices: Notices
     clock: Clock
@@ -310,3 +312,5 @@ class Ports:
     retention_ms: int
     keeps_events: bool
     """Whether delivered events are kept, to be sent again to a receiver that lost commits. Every ticket is an event then."""
+    max_steps: int
+    """Most steps of a run, instances counted."""

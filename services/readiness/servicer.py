@@ -14,6 +14,7 @@ from libs.rpc.values import check_value
 from services.readiness import translate
 from services.readiness.app.answer_inputs import AnswerAsk, Answered, answer_inputs
 from services.readiness.app.signal_events import Told, signal_events
+from services.readiness.domain.state import RunView
 from services.readiness.domain.waits import Signal
 from services.readiness.ports import Owners, Ports, StepReads
 
@@ -59,9 +60,10 @@ class ReadinessServicer(readiness_service_pb2_grpc.ReadinessServiceServicer):
             raise invalid_field("page_token", "is not one of ours", "send next_page_token as it was returned")
         first = int(request.page_token or "0")
         size = request.page_size or DEFAULT_PAGE
-        page = translate.ordered(graph, steps)[first : first + size]
+        view = RunView(run_id, graph, steps)
+        page = translate.ordered(view)[first : first + size]
         token = str(first + size) if first + size < len(steps) else ""
-        return pb.ListStepsResponse(steps=[translate.step_message(graph, step) for step in page], next_page_token=token)
+        return pb.ListStepsResponse(steps=[translate.step_message(view, step) for step in page], next_page_token=token)
 
     async def SignalEvent(self, request: pb.SignalEventRequest, context: Any) -> pb.SignalEventResponse:
         """See the contract."""

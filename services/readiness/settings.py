@@ -29,3 +29,5 @@ class ReadinessSettings(RunwaySettings):
     """How long a closing that overtook its launch is remembered."""
     ticket_limit_bytes: int = Field(default=4_194_304, gt=0)
     """Largest input of a step: the run's and its predecessors' outputs. A worker takes many of them in one message."""
+    max_steps: int = Field(default=10_000, ge=1)
+    """Most steps of a run, instances counted; a workflow version may ask for fewer."""

@@ -5,11 +5,9 @@ from collections.abc import Mapping, Sequence
 from uuid import UUID
 
 from google.protobuf import json_format, struct_pb2
-from google.protobuf.duration_pb2 import Duration
 from google.protobuf.timestamp_pb2 import Timestamp
 from runway.common.v1 import common_pb2
 from runway.events.v1 import events_pb2
-from runway.launch.v1 import workflow_pb2
 from runway.readiness.v1 import readiness_service_pb2 as pb
 
 from libs.kernel.ids import NIL, digest, uuid_from_bytes, uuid_from_text
@@ -17,8 +15,9 @@ from libs.kernel.refusal import Reason, Refusal, invalid_field
 from libs.rpc.identity import Caller
 from libs.rpc.schemas import Misfit, check
 from services.readiness.app.answer_inputs import AnswerAsk
-from services.readiness.domain.graph import Contract, Graph, Join, Need, Node, Retry, When, build_graph
-from services.readiness.domain.steps import AttemptFact, EffectFact, End, FailureFacts, Step
+from services.readiness.domain.graph import Contract, Graph, Node, base_of
+from services.readiness.domain.joins import CONDITION_FALSE, output_of, outputs_for, units
+from services.readiness.domain.state import AttemptFact, EffectFact, End, FailureFacts, Output, RunView, Step, StepState
 from services.readiness.domain.waits import Signal, Wait, WaitKey, WaitState
 from services.readiness.ports import Question, RunFacts
 
@@ -28,47 +27,6 @@ SUCCESSORS_BYTES = 16_384
 """A ticket that would tell more tells nothing: a wide graph is readiness' own."""
 ANSWER_BYTES = 65_536
 """Largest payload of an event and largest answer of a person: each attempt of the step is given all of them again."""
-POINT_GATEWAY = 1
-POINT_CHECKPOINT = 2
-
-
-def _ms(duration: Duration) -> int:
-    return duration.seconds * 1000 + duration.nanos // 1_000_000
-
-
-def parse_graph(raw: bytes) -> Graph:
-    """The graph of a published spec; defaults were filled in when it was published."""
-    spec = workflow_pb2.WorkflowSpec.FromString(raw)
-    return build_graph([_node(spec, step) for step in spec.steps], spec.output_step)
-
-
-def _node(spec: workflow_pb2.WorkflowSpec, step: workflow_pb2.StepSpec) -> Node:
-    gateway = POINT_GATEWAY if step.tools or step.models else 0
-    schema = json.dumps(json_format.MessageToDict(step.output_schema)) if step.HasField("output_schema") else ""
-    return Node(
-        key=step.key,
-        needs=tuple(Need(need.step, When(int(need.when))) for need in step.needs),
-        join=Join(int(step.join)),
-        retry=Retry(
-            step.retry.max_attempts,
-            _ms(step.retry.initial_backoff),
-            step.retry.multiplier,
-            _ms(step.retry.max_backoff),
-            frozenset(step.retry.retry_on),
-        ),
-        contract=Contract(
-            handler=f"{spec.name}.{step.handler}@{spec.build}",
-            timeout_ms=_ms(step.timeout),
-            lease_ttl_ms=_ms(step.lease_ttl),
-            tools=tuple(step.tools),
-            models=tuple(step.models),
-            checkpoints=step.checkpoints,
-            requires=tuple(step.requires),
-            points=gateway | (POINT_CHECKPOINT if step.checkpoints else 0),
-            resources=tuple(step.resources.items()),
-        ),
-        output_schema=schema,
-    )
 
 
 def launched(fact: events_pb2.RunLaunched, traceparent: str) -> RunFacts:
@@ -169,15 +127,26 @@ def finished_event(run: RunFacts, step: Step, now_ms: int) -> events_pb2.StepFin
     )
 
 
-def ticket_input(run_input: bytes, outputs: Mapping[str, bytes], waited: Sequence[Wait]) -> bytes:
-    """`{"run": input, "steps": {key: output}}` as a serialized Value; with `waits` where the step has waited."""
+def ticket_input(run_input: bytes, view: RunView, step: Step, waited: Sequence[Wait]) -> bytes:
+    """`{"run": input, "steps": {key: output}}` as a serialized Value; with `item` and `index` for an instance, `failures` where a
+    join goes on without some, and `waits` where the step has waited."""
+    node = view.node(step.key)
     value = struct_pb2.Value()
     fields = value.struct_value.fields
     fields["run"].ParseFromString(run_input or _NULL)
     steps = fields["steps"].struct_value
     steps.SetInParent()
-    for key, output in outputs.items():
-        steps.fields[key].ParseFromString(output or _NULL)
+    for key, output in outputs_for(view, node).items():
+        _fill(steps.fields[key], output)
+    if base_of(step.key) != step.key:
+        fields["item"].ParseFromString(step.item or _NULL)
+        fields["index"].number_value = int(step.key[step.key.rindex("[") + 1 : -1])
+    for failed in left_out(view, node):
+        told = fields["failures"].struct_value.fields[failed.key].struct_value.fields
+        failure = failed.failure or FailureFacts("attempt", "", "")
+        told["class"].string_value = failure.failure_class
+        told["message"].string_value = failure.message
+        told["type"].string_value = failure.type
     for wait in waited:
         told = fields["waits"].struct_value.fields[wait.slot].struct_value.fields
         told["kind"].string_value = wait.kind.name.lower()
@@ -188,25 +157,52 @@ def ticket_input(run_input: bytes, outputs: Mapping[str, bytes], waited: Sequenc
     return value.SerializeToString()
 
 
+def _fill(value: struct_pb2.Value, output: Output) -> None:
+    if isinstance(output, bytes):
+        value.ParseFromString(output or _NULL)
+        return
+    value.list_value.SetInParent()
+    for given in output:
+        value.list_value.values.add().ParseFromString(given or _NULL)
+
+
+def left_out(view: RunView, node: Node) -> list[Step]:
+    """Predecessors that failed, of a step whose join goes on without them."""
+    if node.policy is None or not node.policy.tolerates:
+        return []
+    before = [step for need in node.needs for step in units(view, need) or ()]
+    return [step for step in before if step.state == StepState.FAILED]
+
+
 _ENDS = frozenset(events_pb2.AttemptEnd.values())
 _NULL = struct_pb2.Value(null_value=struct_pb2.NULL_VALUE).SerializeToString()
 
 
-def graph_output(graph: Graph, steps: Mapping[str, Step]) -> bytes:
+def graph_output(view: RunView) -> bytes:
     """The run's output: of the output step, of the single last step, or of all last steps by key."""
+    graph = view.graph
     key = graph.output_step or (graph.sinks[0] if len(graph.sinks) == 1 else "")
-    if key:
-        return steps[key].output or _NULL
     value = struct_pb2.Value()
+    if key:
+        output = output_of(view, key)
+        if isinstance(output, bytes):
+            return output or _NULL
+        _fill(value, b"" if output is None else output)
+        return value.SerializeToString()
     value.struct_value.SetInParent()
     for sink in graph.sinks:
-        value.struct_value.fields[sink].ParseFromString(steps[sink].output or _NULL)
+        _fill(value.struct_value.fields[sink], output_of(view, sink) or b"")
     return value.SerializeToString()
 
 
-def step_message(graph: Graph, step: Step) -> pb.Step:
+def step_message(view: RunView, step: Step) -> pb.Step:
     """A step for people."""
-    failure = step.failure
+    failure, node = step.failure, view.node(step.key)
+    instances = view.instances(step.key)
+    reason = ""
+    if step.state == StepState.SKIPPED and failure is not None:
+        reason = "condition" if failure.type == CONDITION_FALSE else "needs"
+    warns = node.policy is not None and node.policy.warns and step.state != StepState.PENDING
     return pb.Step(
         step_key=step.key,
         state=pb.StepState.ValueType(int(step.state)),
@@ -217,14 +213,23 @@ def step_message(graph: Graph, step: Step) -> pb.Step:
         else None,
         output=struct_pb2.Value.FromString(step.output) if step.output else None,
         retry_at=_timestamp(step.retry_at_ms),
-        needs=[need.step for need in graph.nodes[step.key].needs],
+        needs=[need.step for need in node.needs],
         version=step.version,
+        skip_reason=reason,
+        instances=len(instances),
+        instances_over=sum(one.over for one in instances),
+        warnings=warnings(view, node) if warns else [],
     )
 
 
-def ordered(graph: Graph, steps: Mapping[str, Step]) -> Sequence[Step]:
-    """Steps in the author's order."""
-    return [steps[key] for key in graph.order]
+def warnings(view: RunView, node: Node) -> list[str]:
+    """What a join that reports failures as warnings went on without."""
+    return [f"{step.key} failed: {step.failure.message if step.failure else ''}" for step in left_out(view, node)]
+
+
+def ordered(view: RunView) -> Sequence[Step]:
+    """Steps in the author's order; instances after the step that they are of."""
+    return [step for key in view.graph.order for step in (view.steps[key], *view.instances(key))]
 
 
 def signal(request: pb.SignalEventRequest, caller: Caller, run_id: UUID | None, project: str, event_id: str) -> Signal:

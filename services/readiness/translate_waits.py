@@ -21,7 +21,9 @@ _TOLD: Mapping[int, Kind] = {
 }
 RESULT_BYTES = 262_144
 """Largest answer that launch may give: each further attempt of the step is given it again."""
-_WAITED = frozenset({events_pb2.COMMAND_KIND_WAIT, events_pb2.COMMAND_KIND_INPUT, *_TOLD})
+_WAITED = frozenset(
+    {events_pb2.COMMAND_KIND_WAIT, events_pb2.COMMAND_KIND_INPUT, events_pb2.COMMAND_KIND_EXPAND, *_TOLD}
+)
 
 
 class _Unreadable(Exception):
@@ -37,6 +39,8 @@ def asked(fact: events_pb2.CommandRecorded) -> Asked:
         raise invalid_field("command_recorded", "lacks a step or a slot", "send what the scheduler sends")
     if fact.kind in _TOLD:  # launch reads what is asked, and answers
         return Asked(fact.step_key, fact.slot, _TOLD[fact.kind], payload=fact.payload)
+    if fact.kind == events_pb2.COMMAND_KIND_EXPAND:
+        return _expansion(fact)
     try:
         said = json_format.MessageToDict(struct_pb2.Value.FromString(fact.payload))
         if not isinstance(said, dict):
@@ -44,6 +48,18 @@ def asked(fact: events_pb2.CommandRecorded) -> Asked:
         return _input(fact, said) if fact.kind == events_pb2.COMMAND_KIND_INPUT else _wait(fact, said)
     except (_Unreadable, DecodeError) as error:
         return Asked(fact.step_key, fact.slot, Kind.UNREADABLE, payload=fact.payload, problem=str(error)[:500])
+
+
+def _expansion(fact: events_pb2.CommandRecorded) -> Asked:
+    """Items, each for an instance. How many may be made is decided when its step has succeeded."""
+    problem = ""
+    try:
+        said = struct_pb2.Value.FromString(fact.payload).struct_value.fields
+        if said["items"].WhichOneof("kind") != "list_value" or set(said) - {"items", "template"}:
+            problem = "its payload needs items, a list"
+    except DecodeError:
+        problem = "its payload cannot be read"
+    return Asked(fact.step_key, fact.slot, Kind.EXPAND, payload=b"" if problem else fact.payload, problem=problem)
 
 
 def _wait(fact: events_pb2.CommandRecorded, said: Mapping[str, Any]) -> Asked:

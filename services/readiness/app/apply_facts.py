@@ -12,6 +12,7 @@ from uuid import UUID
 
 from services.readiness.app.check_output import as_promised
 from services.readiness.app.take_waits import Waited, load_waits, lock_asked, save_waits, take_asked, take_told
+from services.readiness.domain.graph import Graph
 from services.readiness.domain.steps import (
     TERMINAL,
     AttemptFact,
@@ -20,6 +21,7 @@ from services.readiness.domain.steps import (
     Step,
     StepState,
     begin,
+    begin_roots,
     close,
     end_of,
     finish_attempt,
@@ -94,21 +96,25 @@ async def _begin(ports: Ports, tx: Tx, launched: Sequence[RunFacts], now: int) -
     graphs = ports.versions.known(sorted({run.digest for run in launched}))
     new = await tx.add_runs(sorted({run.run_id: run for run in launched}.values(), key=lambda run: run.run_id))
     early = await tx.closed_early(sorted(new))
-    views, closed, notices = [], [], []
+    views: list[tuple[RunFacts, RunView]] = []
+    notices: list[Notice] = []
     for run in launched:
         if run.run_id not in new:
             continue
         new.discard(run.run_id)
-        view = RunView(run.run_id, graphs[run.digest], begin(graphs[run.digest]))
+        view = view_of(ports, run, graphs[run.digest], begin(graphs[run.digest]))
         if run.run_id in early:
             close(view)
-            closed.append(replace(run, state=CLOSED, version=run.version + 1))
+            run = replace(run, state=CLOSED, version=run.version + 1)
         else:
-            ready = [step for step in view.steps.values() if step.state == StepState.READY]
-            notices += [ports.notices.ready(run, view.graph, step, view.steps, (), now) for step in ready]
-        views.append((closed[-1] if run.run_id in early else run, view))
+            begin_roots(view)
+            refuse_oversized(view, len(run.input), ports.ticket_limit_bytes)
+            if view.finished:  # nothing of it is to be done
+                run = replace(run, state=FINISHED, version=run.version + 1)
+            notices += _notices(ports, run, view, {}, view.finished, now, view.steps)
+        views.append((run, view))
     await tx.add_steps([(run.run_id, step) for run, view in views for step in view.steps.values()])
-    await tx.save(closed, [])
+    await tx.save([run for run, _ in views if run.state != ACTIVE], [])
     await tx.send(notices, now)
     return views
 
@@ -159,7 +165,7 @@ def _finish(
     now: int,
 ) -> set[tuple[UUID, str, int]]:
     """Applies ends of attempts; those of a successor after its predecessor's, however they came. What came too early."""
-    waiting = [(run_id, fact) for run_id, fact in attempts if run_id in views and fact.step_key in views[run_id].graph.nodes]
+    waiting = [(run_id, fact) for run_id, fact in attempts if run_id in views and fact.step_key in views[run_id].steps]
     while True:
         early = []
         for run_id, fact in waiting:
@@ -167,7 +173,7 @@ def _finish(
             if too_early(view, fact):
                 early.append((run_id, fact))
                 continue
-            promised = as_promised(view.graph.nodes[fact.step_key], fact)
+            promised = as_promised(view.node(fact.step_key), fact)
             finish_attempt(view, promised, resolved.get((run_id, fact.step_key), {}), now)
         if not early or len(early) == len(waiting):
             return {(run_id, fact.step_key, fact.ticket_sequence) for run_id, fact in early}
@@ -184,8 +190,14 @@ async def views_of(ports: Ports, tx: Tx, runs: Iterable[RunFacts]) -> dict[UUID,
     views = {}
     for run in runs:
         steps = known[run.run_id]
-        views[run.run_id] = RunView(run.run_id, graphs[run.digest], loaded[run.run_id] if steps is None else dict(steps))
+        views[run.run_id] = view_of(ports, run, graphs[run.digest], loaded[run.run_id] if steps is None else dict(steps))
     return views
+
+
+def view_of(ports: Ports, run: RunFacts, graph: Graph, steps: dict[str, Step]) -> RunView:
+    """A run's steps with what decides about them."""
+    most = min(ports.max_steps, graph.max_steps or ports.max_steps)
+    return RunView(run.run_id, graph, steps, run_input=run.input, expressions=ports.expressions, max_steps=most)
 
 
 async def save_views(
@@ -204,10 +216,12 @@ async def save_views(
         done = view.finished
         state = FINISHED if done else CLOSED if run_id in closed else ACTIVE
         moved = replace(run, state=state, version=run.version + 1)
-        notices += _notices(ports, moved, view, waited, done, now)
+        notices += _notices(ports, moved, view, waited, done, now, view.touched)
         saved.append((moved, view))
     if saved:
-        await tx.save([run for run, _ in saved], [(run.run_id, step) for run, view in saved for step in view.touched.values()])
+        changed = [(run.run_id, step, key in view.born) for run, view in saved for key, step in view.touched.items()]
+        await tx.add_steps([(run_id, step) for run_id, step, born in changed if born])
+        await tx.save([run for run, _ in saved], [(run_id, step) for run_id, step, born in changed if not born])
         await tx.send(notices, now)
     return saved
 
@@ -217,18 +231,18 @@ def launched_ms(run_id: UUID) -> int:
     return run_id.int >> 80
 
 
-def _notices(ports: Ports, run: RunFacts, view: RunView, waited: Waited, done: bool, now: int) -> list[Notice]:
-    ended: list[Step] = [step for step in view.touched.values() if step.state in TERMINAL]
+def _notices(
+    ports: Ports, run: RunFacts, view: RunView, waited: Waited, done: bool, now: int, changed: Mapping[str, Step]
+) -> list[Notice]:
+    ended: list[Step] = [step for step in changed.values() if step.state in TERMINAL]
     if done:
-        end = end_of(view.graph, view.steps)
-        return [ports.notices.graph_finished(run, view.graph, end, view.steps, ended, now)]
+        return [ports.notices.graph_finished(run, view, end_of(view.graph, view.steps), ended, now)]
     notices = [ports.notices.finished(run, ended, now)] if ended else []
+    notices += [ports.notices.revoked(run, key, sequence, now) for key, sequence in view.revoked.items()]
     if ports.keeps_events:
         view.ticketed.clear()
-    ready = [step for step in view.touched.values() if needs_ticket(view, step)]
-    return notices + [
-        ports.notices.ready(run, view.graph, step, view.steps, waited.get((run.run_id, step.key), ()), now) for step in ready
-    ]
+    ready = [step for step in changed.values() if needs_ticket(view, step)]
+    return notices + [ports.notices.ready(run, view, step, waited.get((run.run_id, step.key), ()), now) for step in ready]
 
 
 async def fire_retries(ports: Ports, limit: int = 1000) -> int:

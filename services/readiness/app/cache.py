@@ -31,7 +31,7 @@ class StepCache:
     def put(self, run_id: UUID, version: int, steps: dict[str, Step]) -> None:
         """After a commit."""
         self.drop(run_id)
-        size = sum(len(step.output) for step in steps.values())
+        size = sum(len(step.output) + len(step.item) for step in steps.values())
         if size > self._max_run_bytes:
             return
         self._kept[run_id] = (version, steps, size)

@@ -9,9 +9,9 @@ from runway.internal.readiness.v1 import readiness_internal_pb2 as pb
 
 from libs.kernel.refusal import not_found
 from libs.rpc.explained import blocker_to
+from services.readiness import translate
 from services.readiness.domain.explain import explain
-from services.readiness.domain.graph import Graph
-from services.readiness.domain.steps import TERMINAL, Step
+from services.readiness.domain.state import RunView
 from services.readiness.ports import StepReads, Versions
 
 DEFAULT_PAGE = 100
@@ -31,26 +31,27 @@ class Explanations:
             return pb.ExplainStepsResponse(known=False)
         run, steps = found
         graph = (await self._versions.graphs([run.digest]))[run.digest]
+        view = RunView(run.run_id, graph, steps)
         if request.step_key:
             if request.step_key not in steps:
                 raise not_found("step")
-            return pb.ExplainStepsResponse(known=True, steps=[_explained(graph, steps, request.step_key)])
+            return pb.ExplainStepsResponse(known=True, steps=[_explained(view, request.step_key)])
         size = request.page_size or DEFAULT_PAGE
         open_ = [
-            (place, key)
-            for place, key in enumerate(graph.order, 1)
-            if place > request.after and steps[key].state not in TERMINAL
+            (place, step.key)
+            for place, step in enumerate(translate.ordered(view), 1)
+            if place > request.after and not step.over
         ]
-        page = [_explained(graph, steps, key) for _, key in open_[:size]]
+        page = [_explained(view, key) for _, key in open_[:size]]
         return pb.ExplainStepsResponse(known=True, steps=page, next_after=open_[size - 1][0] if len(open_) > size else 0)
 
 
-def _explained(graph: Graph, steps: dict[str, Step], key: str) -> pb.StepExplained:
-    step = steps[key]
+def _explained(view: RunView, key: str) -> pb.StepExplained:
+    step = view.steps[key]
     return pb.StepExplained(
         step_key=key,
         state=step.state.name.lower(),
-        blockers=[blocker_to(found) for found in explain(graph.nodes[key], steps)],
+        blockers=[blocker_to(found) for found in explain(view, key)],
         attempts=step.attempts,
         ticket_sequence=step.ticket_sequence,
     )

@@ -1,14 +1,15 @@
 """Builds the events that readiness sends. Implements `ports.Notices`; every event carries its run's trace."""
 
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from runway.events.v1 import events_pb2
 
 from libs.kernel.ids import IdSource
 from services.readiness import translate
-from services.readiness.domain.graph import Graph
-from services.readiness.domain.steps import GraphEnd, Step, StepState
+from services.readiness.domain.graph import Graph, base_of
+from services.readiness.domain.state import RunView, Step
+from services.readiness.domain.steps import GraphEnd
 from services.readiness.domain.waits import Wait
 from services.readiness.ports import Notice, RunFacts
 
@@ -52,16 +53,12 @@ class EventNotices:
         event.traceparent = run.traceparent
         return Notice(receiver, kind, run.run_id, event.SerializeToString(), patient)
 
-    def ready(
-        self, run: RunFacts, graph: Graph, step: Step, steps: Mapping[str, Step], waited: Sequence[Wait], now_ms: int
-    ) -> Notice:
+    def ready(self, run: RunFacts, view: RunView, step: Step, waited: Sequence[Wait], now_ms: int) -> Notice:
         """StepReady."""
-        node = graph.nodes[step.key]
-        needed = [steps[need.step] for need in node.needs]
-        outputs = {before.key: before.output for before in needed if before.state == StepState.SUCCEEDED}
         event = events_pb2.Event()
         fact = event.step_ready
-        fact.MergeFrom(self._template(run.digest, graph, step.key))
+        fact.MergeFrom(self._template(run.digest, view.graph, base_of(step.key)))
+        fact.step_key = step.key
         fact.run_id = run.run_id.bytes
         fact.ticket_sequence = step.ticket_sequence
         fact.tenant = run.tenant
@@ -69,7 +66,7 @@ class EventNotices:
         fact.run_class = run.run_class
         fact.priority = run.priority
         fact.deadline_ms = run.deadline_ms
-        fact.input = translate.ticket_input(run.input, outputs, waited)
+        fact.input = translate.ticket_input(run.input, view, step, waited)
         fact.attempt_number = step.attempts + 1
         fact.epoch = run.epoch
         fact.launched_by = run.launched_by
@@ -80,14 +77,19 @@ class EventNotices:
         fact = events_pb2.StepsFinished(steps=[translate.finished_event(run, step, now_ms) for step in steps])
         return self._event(run, "launch", "steps_finished", events_pb2.Event(steps_finished=fact), now_ms, patient=True)
 
-    def graph_finished(
-        self, run: RunFacts, graph: Graph, end: GraphEnd, steps: Mapping[str, Step], told: Sequence[Step], now_ms: int
-    ) -> Notice:
+    def revoked(self, run: RunFacts, step_key: str, sequence: int, now_ms: int) -> Notice:
+        """StepRevoked."""
+        fact = events_pb2.StepRevoked(
+            run_id=run.run_id.bytes, step_key=step_key, ticket_sequence=sequence, reason="a join was decided without it"
+        )
+        return self._event(run, "scheduler", "step_revoked", events_pb2.Event(step_revoked=fact), now_ms)
+
+    def graph_finished(self, run: RunFacts, view: RunView, end: GraphEnd, told: Sequence[Step], now_ms: int) -> Notice:
         """GraphFinished."""
         fact = events_pb2.GraphFinished(
             run_id=run.run_id.bytes,
             outcome=end.outcome,
-            output=translate.graph_output(graph, steps) if end.outcome == "succeeded" else b"",
+            output=translate.graph_output(view) if end.outcome == "succeeded" else b"",
             failure=translate.failure_event(end.failure) if end.failure else None,
             failed_step=end.failed_step,
             steps=[translate.finished_event(run, step, now_ms) for step in told],

@@ -12,7 +12,7 @@ from runway.internal.launch.v1 import launch_internal_pb2, launch_internal_pb2_g
 from libs.runtime.peers import Peers
 from services.readiness.domain.graph import Graph
 from services.readiness.ports import UnknownVersions
-from services.readiness.translate import parse_graph
+from services.readiness.translate_graph import parse_graph
 
 
 class Kept(Protocol):

@@ -3,11 +3,10 @@
 Can go wrong: calling a step blocked that moves. A step with a ticket has no blocker here: the scheduler says where it stands.
 """
 
-from collections.abc import Mapping
-
 from libs.kernel.blockers import Block, Blocker, blocker
-from services.readiness.domain.graph import Join, Node, When
-from services.readiness.domain.steps import RECONCILIATION, RETRY_BACKOFF, TERMINAL, Step, StepState, holds
+from services.readiness.domain.graph import Node, When
+from services.readiness.domain.joins import missing
+from services.readiness.domain.steps import RECONCILIATION, RETRY_BACKOFF, TERMINAL, RunView, Step, StepState
 
 NAMED = 5
 """Predecessors and slots named in one sentence."""
@@ -21,14 +20,16 @@ _BROUGHT = {
 _WORDS = {When.SUCCESS: "to succeed", When.FAILURE: "to fail", When.ALWAYS: "to end"}
 
 
-def explain(node: Node, steps: Mapping[str, Step]) -> list[Blocker]:
+def explain(view: RunView, key: str) -> list[Blocker]:
     """What keeps this step from having a ticket, in order."""
-    step = steps[node.key]
+    step, node = view.steps[key], view.node(key)
     if step.state in TERMINAL:
         return _over(step)
     match step.state:
         case StepState.PENDING:
-            return _needs(node, steps)
+            return _needs(view, node)
+        case StepState.WAITING if instances := view.instances(key):
+            return [_many(instances)]
         case StepState.WAITING:
             return [_waits(step)]
         case StepState.CANCELLING:
@@ -46,13 +47,32 @@ def _over(step: Step) -> list[Blocker]:
     return [blocker(Block.STEP_OVER, text, state=step.state.name.lower(), attempts=step.attempts)]
 
 
-def _needs(node: Node, steps: Mapping[str, Step]) -> list[Blocker]:
-    missing = [need for need in node.needs if holds(need, steps) is None]
-    words = [f"{need.step} ({steps[need.step].state.name.lower()}) {_WORDS[need.when]}" for need in missing]
+def _needs(view: RunView, node: Node) -> list[Blocker]:
+    waited = list(missing(view, node))
+    words = [f"{need.step} ({view.steps[need.step].state.name.lower()}) {_WORDS[need.when]}" for need in waited]
+    if not words:
+        return _stopped(view, node)
     shown = ", ".join(words[:NAMED]) + (f" and {len(words) - NAMED} more" if len(words) > NAMED else "")
-    text = f"it waits for {'one of: ' if node.join == Join.ANY and len(words) > 1 else ''}{shown}"
-    names = ",".join(need.step for need in missing)
-    return [blocker(Block.NEEDS, text, remedy=f"look why {missing[0].step} does not end", steps=names)] if missing else []
+    enough = node.joins.need
+    some = f"{'one' if enough == 1 else enough} of: " if enough and len(words) > 1 else ""
+    names = ",".join(need.step for need in waited)
+    text = f"it waits for {some}{shown}"
+    return [blocker(Block.NEEDS, text, remedy=f"look why {waited[0].step} does not end", steps=names)]
+
+
+def _stopped(view: RunView, node: Node) -> list[Blocker]:
+    """Its join is decided, and what it decided against is not over yet."""
+    names = ",".join(sorted(key for key, step in view.steps.items() if step.stopping))
+    text = f"its join is decided; it waits until what is stopped is known to be over ({names})"
+    return [blocker(Block.NEEDS, text, remedy="wait a moment", steps=names)] if names else []
+
+
+def _many(instances: list[Step]) -> Blocker:
+    left = [step for step in instances if not step.over]
+    shown = ", ".join(step.key for step in left[:NAMED]) + (f" and {len(left) - NAMED} more" if len(left) > NAMED else "")
+    text = f"{len(instances) - len(left)} of its {len(instances)} instances are over; it waits for {shown}"
+    names = ",".join(step.key for step in left[:NAMED])
+    return blocker(Block.NEEDS, text, remedy=f"look why {left[0].key if left else 'none'} does not end", steps=names)
 
 
 def _waits(step: Step) -> Blocker:

@@ -5,151 +5,38 @@ ticket, or about a step that is terminal, changes nothing. Can go wrong: two pre
 locked while this decides, so the second sees what the first did.
 """
 
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, replace
-from enum import IntEnum
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import Any
 from uuid import UUID
 
 from libs.kernel.values import value
-from services.readiness.domain.graph import Graph, Join, Need, Node, When
-from services.readiness.domain.waits import WAIT_REASONS, Wait, WaitState, reason_of, run_out
-
-
-class StepState(IntEnum):
-    """Where a step stands; the numbers are those of the contract and of the rows."""
-
-    PENDING = 1
-    READY = 2
-    RUNNING = 3
-    WAITING = 4
-    CANCELLING = 5
-    SUCCEEDED = 6
-    FAILED = 7
-    SKIPPED = 8
-    CANCELLED = 9
-
-
-TERMINAL = frozenset({StepState.SUCCEEDED, StepState.FAILED, StepState.SKIPPED, StepState.CANCELLED})
-TICKETED = frozenset({StepState.READY, StepState.RUNNING, StepState.CANCELLING})
-"""States in which the scheduler holds a ticket of the step."""
-
-RETRY_BACKOFF = "retry_backoff"
-RECONCILIATION = "reconciliation"
-
-
-class End(IntEnum):
-    """How an attempt ended; the numbers are those of the event."""
-
-    SUCCEEDED = 1
-    FAILED = 2
-    YIELDED = 3
-    TIMED_OUT = 4
-    CANCELLED = 5
-    LOST = 6
-    UNCERTAIN = 7
-
-
-@value(frozen=True, slots=True)
-class FailureFacts:
-    """Why something did not succeed."""
-
-    failure_class: str
-    message: str
-    type: str
-
-
-@value(frozen=True, slots=True)
-class Step:
-    """A step as its row has it; times in milliseconds since the Unix epoch."""
-
-    key: str
-    state: StepState
-    ticket_sequence: int = 0
-    attempts: int = 0
-    version: int = 1
-    retry_at_ms: int = 0
-    wait_reason: str = ""
-    output: bytes = b""
-    failure: FailureFacts | None = None
-    pending: Mapping[str, int] = field(default_factory=dict)
-    """Slots whose outcome is unknown, with the version at which they were seen so; or slots that are waited for, with 0."""
-
-
-@value(frozen=True, slots=True)
-class AttemptFact:
-    """The end of an attempt, from the scheduler."""
-
-    step_key: str
-    ticket_sequence: int
-    end: End
-    output: bytes
-    failure: FailureFacts | None
-    unresolved: Mapping[str, int]
-    continued: frozenset[str] = frozenset()
-    """Successors that have their first ticket already."""
-    awaits: tuple[str, ...] = ()
-    """Of a yield: slots that the step waits for."""
-    read: Callable[[], object] | None = None
-    """Gives the output as plain data, where somebody must look into it."""
-
-
-@value(frozen=True, slots=True)
-class EffectFact:
-    """A slot's outcome, from the gateway."""
-
-    step_key: str
-    slot: str
-    state: str
-    version: int
-
-
-RESOLVED = frozenset({"succeeded", "failed", "not_sent", "observed", "absent"})
-"""States of an effect after which an attempt may go on."""
-
-
-@dataclass(slots=True)
-class RunView:
-    """A run's steps while facts are applied to them; `touched` collects what changed."""
-
-    run_id: UUID
-    graph: Graph
-    steps: dict[str, Step]
-    touched: dict[str, Step] = field(default_factory=dict)
-    ticketed: set[str] = field(default_factory=set)
-    """Steps whose first ticket the scheduler has made by itself."""
-    waits: dict[tuple[str, str], Wait] = field(default_factory=dict)
-    """Waits that this delivery is about, by step and slot."""
-    ended: dict[tuple[str, str], Wait] = field(default_factory=dict)
-    """Those that ended in it."""
-
-    def end_wait(self, wait: Wait) -> None:
-        """Stores a wait that has ended now."""
-        self.waits[wait.key] = self.ended[wait.key] = wait
-
-    def put(self, step: Step, **changes: Any) -> None:
-        """Stores a step with changes under its next version."""
-        version = self.steps[step.key].version + (step.key not in self.touched)
-        changed = replace(step, version=version, **changes)
-        self.steps[step.key] = changed
-        self.touched[step.key] = changed
-
-    def ready(self, step: Step, **changes: Any) -> None:
-        """The step under its next ticket."""
-        clean: dict[str, Any] = {"retry_at_ms": 0, "wait_reason": "", "pending": {}}
-        self.put(step, state=StepState.READY, ticket_sequence=step.ticket_sequence + 1, **clean, **changes)
-
-    @property
-    def finished(self) -> bool:
-        """Whether every step is terminal."""
-        return all(step.state in TERMINAL for step in self.steps.values())
+from services.readiness.domain.graph import Graph, Node, base_of
+from services.readiness.domain.joins import outputs_for
+from services.readiness.domain.spread import begin_roots as begin_roots
+from services.readiness.domain.spread import mended, spread, too_many
+from services.readiness.domain.state import JOIN_DECIDED as JOIN_DECIDED
+from services.readiness.domain.state import RECONCILIATION as RECONCILIATION
+from services.readiness.domain.state import RESOLVED as RESOLVED
+from services.readiness.domain.state import RETRY_BACKOFF as RETRY_BACKOFF
+from services.readiness.domain.state import TERMINAL as TERMINAL
+from services.readiness.domain.state import TICKETED as TICKETED
+from services.readiness.domain.state import AttemptFact as AttemptFact
+from services.readiness.domain.state import EffectFact as EffectFact
+from services.readiness.domain.state import End as End
+from services.readiness.domain.state import FailureFacts as FailureFacts
+from services.readiness.domain.state import RunView as RunView
+from services.readiness.domain.state import Step as Step
+from services.readiness.domain.state import StepState as StepState
+from services.readiness.domain.waits import WAIT_REASONS, Kind, Wait, WaitState, reason_of, run_out
 
 
 def begin(graph: Graph) -> dict[str, Step]:
-    """The steps of a new run: those without needs are ready."""
+    """The steps of a new run: those without needs are ready, unless something else decides about them (`begin_roots`)."""
     steps = {}
     for key in graph.order:
-        if graph.nodes[key].needs:
+        node = graph.nodes[key]
+        if node.needs or not node.plain or key in graph.many:
             steps[key] = Step(key, StepState.PENDING)
         else:
             steps[key] = Step(key, StepState.READY, ticket_sequence=1)
@@ -177,12 +64,22 @@ def finish_attempt(view: RunView, fact: AttemptFact, resolved: Mapping[str, int]
     step = view.steps.get(fact.step_key)
     if step is None or step.state not in TICKETED or step.ticket_sequence != fact.ticket_sequence:
         return
-    node = view.graph.nodes[step.key]
+    node = view.node(step.key)
+    fact = _with_instances(view, node, fact)
     match fact.end:
         case End.SUCCEEDED:
             view.ticketed |= fact.continued
             counted = step.attempts + 1
             view.put(step, state=StepState.SUCCEEDED, attempts=counted, output=fact.output, failure=None)
+        case End.UNCERTAIN if step.stopping:
+            waiting = {slot: seen for slot, seen in fact.unresolved.items() if resolved.get(slot, 0) <= seen}
+            counted = step.attempts + 1
+            if waiting:
+                view.put(step, state=StepState.WAITING, wait_reason=RECONCILIATION, pending=waiting, attempts=counted)
+            else:
+                view.put(step, state=StepState.CANCELLED, attempts=counted)
+        case _ if step.stopping:
+            view.put(step, state=StepState.CANCELLED, attempts=step.attempts + (fact.end != End.CANCELLED))
         case End.YIELDED:
             _await(view, step, fact.awaits, now_ms)
         case End.CANCELLED:
@@ -198,6 +95,26 @@ def finish_attempt(view: RunView, fact: AttemptFact, resolved: Mapping[str, int]
             view.put(_after_failure(view.run_id, node, step, fact, now_ms))
     if view.steps[step.key].state in TERMINAL:
         spread(view, [step.key])
+
+
+def _with_instances(view: RunView, node: Node, fact: AttemptFact) -> AttemptFact:
+    """Notes what a step that succeeded has asked to be made many; a failure instead where that cannot be done as a whole."""
+    asked = [view.waits[fact.step_key, slot] for slot in fact.awaits if fact.end == End.SUCCEEDED]
+    asked = sorted((wait for wait in asked if wait.kind == Kind.EXPAND), key=lambda wait: (len(wait.slot), wait.slot))
+    refused = next((wait.ended_by for wait in asked if wait.state == WaitState.REFUSED), "")
+    if asked and not node.template:
+        refused = refused or "the workflow declares no step that this one makes many"
+    failure = FailureFacts("validation", f"instances were asked for, but {refused}", "EXPANSION_REFUSED") if refused else None
+    items: tuple[bytes, ...] = ()
+    if asked and failure is None and view.expressions is not None:
+        items = tuple(item for wait in asked for item in view.expressions.asked(wait.payload))
+    if failure is None and asked:
+        failure = too_many(view, len(items), node.max_instances)
+    if failure is not None:
+        return replace(fact, end=End.FAILED, output=b"", failure=failure)
+    if asked:
+        view.asked_items[fact.step_key] = items
+    return fact
 
 
 def _after_failure(run_id: UUID, node: Node, step: Step, fact: AttemptFact, now_ms: int) -> Step:
@@ -270,6 +187,9 @@ def resolve_effect(view: RunView, fact: EffectFact) -> None:
     left = {slot: seen for slot, seen in step.pending.items() if slot != fact.slot}
     if left:
         view.put(step, pending=left)
+    elif step.stopping:
+        view.put(step, state=StepState.CANCELLED, wait_reason="", pending={})
+        spread(view, [step.key])
     else:
         view.ready(step)
 
@@ -281,60 +201,23 @@ def close(view: RunView) -> None:
             view.put(step, state=StepState.CANCELLED, wait_reason="", retry_at_ms=0, pending={})
 
 
-def spread(view: RunView, ended: Iterable[str]) -> None:
-    """Readies and skips what the ends of these steps decide, and what those decide in turn."""
-    queue = list(ended)
-    while queue:
-        for key in view.graph.successors[queue.pop(0)]:
-            step = view.steps[key]
-            if step.state != StepState.PENDING:
-                continue
-            verdict = judge(view.graph.nodes[key], view.steps)
-            if verdict == StepState.READY:
-                view.ready(step)
-            elif verdict == StepState.SKIPPED:
-                reason = FailureFacts("policy", "its needs cannot hold any more", "NEEDS_NOT_MET")
-                view.put(step, state=StepState.SKIPPED, failure=reason)
-                queue.append(key)
-
-
 def refuse_oversized(view: RunView, run_input_bytes: int, limit: int, waited_bytes: Mapping[str, int] | None = None) -> None:
     """Fails steps that became ready with an input that no ticket could carry, and what depends on that. `waited_bytes`: what a
     step has waited for, which its next attempt is given too."""
     while True:
         for step in view.touched.values():
-            needed = [view.steps[need.step] for need in view.graph.nodes[step.key].needs]
-            size = run_input_bytes + sum(len(before.output) for before in needed if before.state == StepState.SUCCEEDED)
-            size += (waited_bytes or {}).get(step.key, 0)
-            if step.state == StepState.READY and size > limit:
+            if step.state != StepState.READY:
+                continue
+            outputs = outputs_for(view, view.node(step.key)).values()
+            size = run_input_bytes + len(step.item) + (waited_bytes or {}).get(step.key, 0)
+            size += sum(len(given) if isinstance(given, bytes) else sum(map(len, given)) for given in outputs)
+            if size > limit:
                 break
         else:
             return
         text = f"its input would be {size} bytes, and {limit} are the most: hand on artifacts instead"
         view.put(step, state=StepState.FAILED, failure=FailureFacts("validation", text, "TOO_LARGE"))
         spread(view, [step.key])
-
-
-def holds(need: Need, steps: Mapping[str, Step]) -> bool | None:
-    """Whether an edge's condition holds; None while its predecessor is not terminal. A skipped one satisfies only ALWAYS."""
-    state = steps[need.step].state
-    if state not in TERMINAL:
-        return None
-    if need.when == When.ALWAYS:
-        return state != StepState.CANCELLED
-    return state == (StepState.SUCCEEDED if need.when == When.SUCCESS else StepState.FAILED)
-
-
-def judge(node: Node, steps: Mapping[str, Step]) -> StepState:
-    """READY, SKIPPED, or PENDING while it is not decided."""
-    held = [holds(need, steps) for need in node.needs]
-    if node.join == Join.ANY:
-        if True in held:
-            return StepState.READY
-        return StepState.PENDING if None in held else StepState.SKIPPED
-    if False in held:
-        return StepState.SKIPPED
-    return StepState.PENDING if None in held else StepState.READY
 
 
 @value(frozen=True, slots=True)
@@ -348,18 +231,15 @@ class GraphEnd:
 
 def end_of(graph: Graph, steps: Mapping[str, Step]) -> GraphEnd:
     """succeeded; cancelled where a step was; failed by the first step whose failure no successor took up and mended."""
-    for key in graph.order:
+    multiplied = {base_of(key) for key in steps if base_of(key) != key}
+    places = {key: place for place, key in enumerate(graph.order)}
+    for key in sorted(steps, key=lambda key: (places[base_of(key)], len(key), key)):
         step = steps[key]
-        if step.state == StepState.FAILED and not _mended(graph, steps, key):
+        if step.state != StepState.FAILED or key in multiplied:
+            continue
+        if not mended(steps, (graph.nodes[name] for name in graph.successors[base_of(key)]), key):
             return GraphEnd("failed", key, step.failure)
-    if any(step.state == StepState.CANCELLED for step in steps.values()):
+    stopped = [step for step in steps.values() if step.state == StepState.CANCELLED]
+    if any(step.failure is None or step.failure.type != JOIN_DECIDED for step in stopped):
         return GraphEnd("cancelled", "", None)
     return GraphEnd("succeeded", "", None)
-
-
-def _mended(graph: Graph, steps: Mapping[str, Step], key: str) -> bool:
-    for successor in graph.successors[key]:
-        edges = {need.step: need.when for need in graph.nodes[successor].needs}
-        if edges[key] != When.SUCCESS and steps[successor].state == StepState.SUCCEEDED:
-            return True
-    return False

@@ -21,6 +21,7 @@ class Kind(IntEnum):
     UNREADABLE = 4
     APPROVAL = 5
     CHILDREN = 6
+    EXPAND = 7
 
 
 class WaitState(IntEnum):
@@ -120,6 +121,8 @@ def begin_wait(asked: Asked, now_ms: int) -> Wait:
     )
     if asked.problem:
         return replace(wait, state=WaitState.REFUSED, ended_ms=now_ms, ended_by=asked.problem)
+    if asked.kind == Kind.EXPAND:  # nobody waits for it: it is noted until its step has succeeded
+        return replace(wait, state=WaitState.DONE, ended_ms=now_ms)
     return wait
 
 

@@ -38,6 +38,7 @@ def _step(row: asyncpg.Record) -> Step:
         output=row["output"],
         failure=FailureFacts(failed, row["failure_message"], row["failure_type"]) if failed else None,
         pending=json.loads(row["pending"]) if row["pending"] else {},
+        item=row["item"],
     )
 
 
@@ -86,7 +87,7 @@ class ReadinessTx(WaitRows):
         return {row["run_id"] for row in await self._tx.fetch(_Q.closed_early, list(run_ids))}
 
     async def add_steps(self, steps: Sequence[tuple[UUID, Step]]) -> None:
-        """The steps of new runs."""
+        """The steps of new runs, and new instances."""
         if not steps:
             return
         self._tx.later(
@@ -98,6 +99,7 @@ class ReadinessTx(WaitRows):
             [step.attempts for _, step in steps],
             [step.version for _, step in steps],
             *_failures(steps),
+            [step.item for _, step in steps],
         )
 
     async def lock_runs(self, run_ids: Sequence[UUID]) -> dict[UUID, RunFacts]:

@@ -171,6 +171,7 @@ def _finished(ask: Completion, row: Won, now_ms: int) -> Finished:
         unresolved={},
         worker_id=row.worker_id,
         ended_ms=now_ms,
+        awaits=row.expanded,
     )
 
 

@@ -86,6 +86,8 @@ class Won:
     traceparent: str
     input: bytes
     """Of its ticket, where it was asked for."""
+    expanded: tuple[str, ...] = ()
+    """Slots under which the step's attempts asked for instances of another."""
 
 
 @value(frozen=True, slots=True)

@@ -203,6 +203,7 @@ class SchedulerTx:
                 r["priority"],
                 r["traceparent"],
                 r["input"] or b"",
+                tuple(r["expanded"]),
             )
             for r in found
         }

@@ -13,9 +13,10 @@ ON CONFLICT DO NOTHING
 RETURNING run_id;
 
 -- name: add_steps
--- The steps of runs that were just added.
-INSERT INTO step (run_id, step_key, state, ticket_sequence, attempts, version, failure_class, failure_message, failure_type)
-SELECT * FROM unnest($1::uuid[], $2::text[], $3::smallint[], $4::int[], $5::int[], $6::bigint[], $7::text[], $8::text[], $9::text[]);
+-- The steps of runs that were just added, and new instances of steps whose run is locked.
+INSERT INTO step (run_id, step_key, state, ticket_sequence, attempts, version, failure_class, failure_message, failure_type, item)
+SELECT * FROM unnest($1::uuid[], $2::text[], $3::smallint[], $4::int[], $5::int[], $6::bigint[], $7::text[], $8::text[], $9::text[],
+                     $10::bytea[]);
 
 -- name: lock_runs
 -- The one lock of a run and its steps, in order of ids.

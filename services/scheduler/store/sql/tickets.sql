@@ -123,7 +123,7 @@ SELECT t.run_id, t.step_key, t.input, t.traceparent
 -- name: succeed
 -- Success: the lease is exactly this one, granted in this incarnation ($7), under a gate that is not closed, read in this
 -- incarnation, of the token's epoch, and scopes that are not closed. The fence of its end is raised beside. Of attempts with known
--- successors ($11) it answers what those inherit.
+-- successors ($11) it answers what those inherit; of each, under which slots the step's attempts asked for instances.
 WITH won AS (
     UPDATE ticket AS t
        SET state = 4, open = false, lease_epoch = t.lease_epoch + 1, authority_epoch = a.leader_epoch,
@@ -149,8 +149,10 @@ history AS (
     SELECT w.run_id, w.step_key, w.lease_epoch - 1, w.ended_attempt, w.ended_authority, w.attempt_number, w.worker_id, w.leased_ms,
            $9, 1, '', '', '', w.report
       FROM won AS w)
-SELECT run_id, step_key, ticket_sequence, points, authority_epoch, lease_epoch, worker_id, gate_mode, priority, traceparent, input
-  FROM won;
+SELECT w.run_id, w.step_key, w.ticket_sequence, w.points, w.authority_epoch, w.lease_epoch, w.worker_id, w.gate_mode, w.priority,
+       w.traceparent, w.input,
+       ARRAY(SELECT c.slot FROM command AS c WHERE c.run_id = w.run_id AND c.step_key = w.step_key AND c.kind = 2) AS expanded
+  FROM won AS w;
 
 -- name: end_leases
 -- Any other end: compare-and-set on the lease alone. Where the step touches points its end is under way until each has
