@@ -25,8 +25,9 @@ from services.launch.app.launch_runs import LaunchAsk
 from services.launch.domain.admission import Account
 from services.launch.domain.closing import Closing
 from services.launch.domain.facts import GateFacts, InFlight, ScopeFacts, Usage, Version, Waiting
+from services.launch.domain.graph_rules import AWAIT, COUNT, PRESETS
 from services.launch.domain.run import FailureFacts, Run, RunEventFacts, RunState
-from services.launch.domain.workflow import POINT_NAMES, NeedSpec, StepSpec, WorkflowSpec
+from services.launch.domain.workflow import POINT_NAMES, NeedSpec, PolicySpec, StepSpec, WorkflowSpec
 from services.launch.ports import Limits
 
 DEFAULT_ATTEMPTS = 3
@@ -83,6 +84,7 @@ def canonical_spec(given: workflow_pb2.WorkflowSpec) -> workflow_pb2.WorkflowSpe
         step.join = step.join or workflow_pb2.JOIN_ALL
         for need in step.needs:
             need.when = need.when or workflow_pb2.CONDITION_SUCCESS
+        _fill_policy(step)
         retry = step.retry
         retry.max_attempts = retry.max_attempts or DEFAULT_ATTEMPTS
         retry.multiplier = retry.multiplier or DEFAULT_MULTIPLIER
@@ -101,6 +103,17 @@ def canonical_spec(given: workflow_pb2.WorkflowSpec) -> workflow_pb2.WorkflowSpe
     return spec
 
 
+def _fill_policy(step: workflow_pb2.StepSpec) -> None:
+    """What a preset says, and what is taken where nothing is said."""
+    if not step.HasField("join_policy"):
+        return
+    said = step.join_policy
+    need, on_failure, rest = PRESETS.get(said.preset, (0, COUNT, AWAIT))
+    said.need = said.need or max(need, 0)
+    said.on_failure = said.on_failure or workflow_pb2.JoinFailure.ValueType(on_failure)
+    said.rest = said.rest or workflow_pb2.JoinRest.ValueType(rest)
+
+
 def spec_bytes(spec: workflow_pb2.WorkflowSpec) -> bytes:
     """Canonical bytes of a canonical spec."""
     return spec.SerializeToString(deterministic=True)
@@ -115,14 +128,20 @@ def spec_of(spec: workflow_pb2.WorkflowSpec) -> WorkflowSpec:
         output_step=spec.output_step,
         default_deadline_ms=to_ms(spec.default_deadline),
         input_schema=_schema(spec.input_schema, spec.HasField("input_schema")),
+        max_steps=spec.max_steps,
     )
+
+
+def _policy(step: workflow_pb2.StepSpec) -> PolicySpec | None:
+    said = step.join_policy
+    return PolicySpec(said.preset, said.need, said.on_failure, said.rest) if step.HasField("join_policy") else None
 
 
 def _step(step: workflow_pb2.StepSpec) -> StepSpec:
     return StepSpec(
         key=step.key,
         handler=step.handler,
-        needs=tuple(NeedSpec(need.step, int(need.when)) for need in step.needs),
+        needs=tuple(NeedSpec(need.step, int(need.when), need.condition) for need in step.needs),
         max_attempts=step.retry.max_attempts,
         initial_backoff_ms=to_ms(step.retry.initial_backoff),
         multiplier=step.retry.multiplier,
@@ -137,6 +156,13 @@ def _step(step: workflow_pb2.StepSpec) -> StepSpec:
         resources=tuple(sorted(step.resources.items())),
         input_schema=_schema(step.input_schema, step.HasField("input_schema")),
         output_schema=_schema(step.output_schema, step.HasField("output_schema")),
+        join=int(step.join),
+        policy=_policy(step),
+        condition=step.condition,
+        for_each=step.for_each,
+        max_instances=step.max_instances,
+        template=step.expand.template,
+        max_expanded=step.expand.max,
     )
 
 

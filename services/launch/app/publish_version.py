@@ -1,15 +1,17 @@
 """Publish a workflow version: every violation at once, else one immutable version per content."""
 
 from libs.kernel.refusal import Reason, Refusal
+from services.launch.app.check_expressions import expression_violations
 from services.launch.app.check_schemas import schema_violations
 from services.launch.domain.facts import Version
+from services.launch.domain.graph_rules import graph_violations
 from services.launch.domain.workflow import WorkflowSpec, violations
 from services.launch.ports import Ports
 
 
 def refuse_invalid(spec: WorkflowSpec) -> None:
     """WORKFLOW_INVALID listing everything that is wrong."""
-    found = violations(spec) + schema_violations(spec)
+    found = violations(spec) + graph_violations(spec) + schema_violations(spec) + expression_violations(spec)
     if found:
         text = "; ".join(f"{field} {problem}" for field, problem in found[:5])
         raise Refusal(

@@ -35,6 +35,17 @@ class NeedSpec:
 
     step: str
     when: int
+    condition: str = ""
+
+
+@value(frozen=True, slots=True)
+class PolicySpec:
+    """How needs join; the numbers are those of the contract, 0 where unset."""
+
+    preset: str
+    need: int
+    on_failure: int
+    rest: int
 
 
 @value(frozen=True, slots=True)
@@ -59,6 +70,14 @@ class StepSpec:
     output_schema: str = ""
     resources: tuple[tuple[str, int], ...] = ()
     """What an attempt takes of its worker besides a slot, by name."""
+    join: int = 1
+    policy: PolicySpec | None = None
+    condition: str = ""
+    for_each: str = ""
+    max_instances: int = 0
+    template: str = ""
+    """The step that this one makes many."""
+    max_expanded: int = 0
 
     @property
     def points(self) -> int:
@@ -77,6 +96,7 @@ class WorkflowSpec:
     output_step: str
     default_deadline_ms: int
     input_schema: str = ""
+    max_steps: int = 0
 
     @property
     def points(self) -> int:
