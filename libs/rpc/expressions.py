@@ -1,9 +1,10 @@
-"""Authoritative for how a CEL expression of an author's is read and evaluated: over plain data, within bounds, giving no more than
-what it says.
+"""Authoritative for how a CEL expression of an author's is read and evaluated: over plain data, within bounds, giving no more
+than what it says.
 
-The language has no loops but its macros, and nothing here can be stopped once it runs, so what could take long is refused before:
-long texts, many macros, macros inside macros, and macros over large data. Can go wrong: data of another shape than the author had
-in mind (a key that is missing, text where a number was). That raises, and whoever asked says so; it is never taken as false.
+The language has no loops but its macros, and nothing here can be stopped once it runs, so what could take long is refused
+before: long texts, many macros, macros inside macros, and macros over large data. Can go wrong: data of another shape than the
+author had in mind (a key that is missing, text where a number was). That raises, and whoever asked says so; it is never taken
+as false.
 """
 
 import re

@@ -1,7 +1,7 @@
 """Protobuf ↔ readiness' domain, both ways."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from uuid import UUID
 
 from google.protobuf import json_format, struct_pb2
@@ -128,7 +128,7 @@ def finished_event(run: RunFacts, step: Step, now_ms: int) -> events_pb2.StepFin
 
 
 def ticket_input(run_input: bytes, view: RunView, step: Step, waited: Sequence[Wait]) -> bytes:
-    """`{"run": input, "steps": {key: output}}` as a serialized Value; with `item` and `index` for an instance, `failures` where a
+    """`{"run": input, "steps": {key: output}}` as a serialized Value; `item` and `index` for an instance, `failures` where a
     join goes on without some, and `waits` where the step has waited."""
     node = view.node(step.key)
     value = struct_pb2.Value()

@@ -21,9 +21,7 @@ _TOLD: Mapping[int, Kind] = {
 }
 RESULT_BYTES = 262_144
 """Largest answer that launch may give: each further attempt of the step is given it again."""
-_WAITED = frozenset(
-    {events_pb2.COMMAND_KIND_WAIT, events_pb2.COMMAND_KIND_INPUT, events_pb2.COMMAND_KIND_EXPAND, *_TOLD}
-)
+_WAITED = frozenset({events_pb2.COMMAND_KIND_WAIT, events_pb2.COMMAND_KIND_INPUT, events_pb2.COMMAND_KIND_EXPAND, *_TOLD})
 
 
 class _Unreadable(Exception):

@@ -35,7 +35,7 @@ from runway_sdk.errors import (
 from runway_sdk.sync_context import SyncContext
 from runway_sdk.waiting import Answer
 from runway_sdk.worker import Worker
-from runway_sdk.workflow import Retry, Step, Workflow, WorkflowError, step, workflow
+from runway_sdk.workflow import Edge, Join, Retry, Step, Workflow, WorkflowError, step, workflow
 
 __all__ = [
     "Answer",
@@ -43,10 +43,12 @@ __all__ = [
     "CapabilityDenied",
     "Client",
     "Context",
+    "Edge",
     "EffectInFlight",
     "EffectUnknown",
     "EpochStale",
     "InvalidRequest",
+    "Join",
     "LeaseLost",
     "NotFound",
     "Overloaded",

@@ -34,6 +34,7 @@ from runway_sdk.errors import (
     Unavailable,
     YieldRequested,
 )
+from runway_sdk.expansion import record
 from runway_sdk.faults import fault_point
 from runway_sdk.values import from_value, to_value
 from runway_sdk.waiting import Answer, StepWaits, milliseconds, unix_ms
@@ -233,6 +234,14 @@ class Context:
         if timeout is not None:
             payload["timeout_ms"] = milliseconds(timeout)
         return await self._waits.wait("input", self._waits.slot("input", slot), payload)
+
+    async def expand(self, slot: str, items: Sequence[Any]) -> None:
+        """Makes the step that this one declares (`expands`) many, an instance for each item, once this one has succeeded.
+
+        What was asked first under a slot stands, whatever a later attempt says.
+        """
+        if not self._waits.told(slot, "expand"):
+            await record(self._connection, self._leased, lambda: self._holder.token, slot, items)
 
     async def _effect(self, method: Callable[..., Awaitable[Any]], request: Any, timeout_s: float) -> Any:
         """Makes the call until its slot is resolved or the time has passed."""

@@ -4,7 +4,7 @@ Can go wrong: a call from the worker's own loop, which would wait for itself. St
 """
 
 import asyncio
-from collections.abc import Coroutine, Mapping
+from collections.abc import Coroutine, Mapping, Sequence
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any, TypeVar
@@ -64,6 +64,10 @@ class SyncContext:
     def input(self, prompt: str, schema: Mapping[str, Any] | None = None, **options: Any) -> Answer:
         """See Context.input."""
         return self._wait(self._context.input(prompt, schema, **options))
+
+    def expand(self, slot: str, items: Sequence[Any]) -> None:
+        """See Context.expand."""
+        self._wait(self._context.expand(slot, items))
 
     def checkpoint(self, state: Any, **options: Any) -> str:
         """See Context.checkpoint."""

@@ -54,6 +54,11 @@ class StepWaits:
         self._ordinals[what] = self._ordinals.get(what, 0) + 1
         return f"{what}#{self._ordinals[what]}"
 
+    def told(self, slot: str, kind: str) -> bool:
+        """Whether an earlier attempt has asked this under the slot, and nobody refused it."""
+        told = self._given.get(slot)
+        return told is not None and _answer(kind, slot, told) is not None
+
     async def wait(self, kind: str, slot: str, payload: Mapping[str, Any]) -> Answer:
         """The answer under this slot; without one the attempt is over, with every wait that is begun in the same moment."""
         told = self._given.get(slot)

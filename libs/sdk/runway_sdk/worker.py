@@ -30,7 +30,7 @@ from runway_sdk.sync_context import SyncContext
 from runway_sdk.threads import in_thread
 from runway_sdk.values import from_value, to_value
 from runway_sdk.waiting import StepWaits, Yielding
-from runway_sdk.workflow import Step, Workflow, identifier
+from runway_sdk.workflow import RESERVED, Step, Workflow, identifier
 
 log = logging.getLogger("runway.worker")
 CLAIM_WAIT_S = 20
@@ -388,6 +388,8 @@ def _arguments(found: Step, given: Any) -> dict[str, Any]:
     for parameter in found.parameters:
         if parameter.name == "run":
             arguments["run"] = parameter.adapter.validate_python(given.get("run"))
+        elif parameter.name in RESERVED and parameter.name not in outputs:
+            arguments[parameter.name] = parameter.adapter.validate_python(given.get(parameter.name, RESERVED[parameter.name]))
         elif parameter.name in outputs:
             arguments[parameter.name] = parameter.adapter.validate_python(outputs[parameter.name])
         elif not parameter.optional:

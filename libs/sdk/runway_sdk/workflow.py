@@ -1,7 +1,9 @@
 """Steps and workflows as Python functions. Authoritative for how a function's signature becomes a step's contract.
 
 A parameter named `run` gets the run's input, one of type `Context` the attempt's context, and any other is named after the
-step whose output it takes (`audit-links` as `audit_links`): that is also the edge between them. Can go wrong: a parameter
+step whose output it takes (`audit-links` as `audit_links`): that is also the edge between them. The output of a step that is
+many is the list of its instances' outputs. An instance gets `item` and `index`; a step that goes on without some of its
+predecessors may look at `failures`, by step. Can go wrong: a parameter
 that names no step. `workflow(...)` says so when the module is imported, not when a run fails.
 """
 
@@ -30,6 +32,10 @@ _CONDITIONS = {
 }
 
 
+RESERVED: Mapping[str, Any] = {"item": None, "index": None, "failures": {}}
+"""Parameters that name no step, with what they are where there is nothing: see above."""
+
+
 class WorkflowError(Exception):
     """A workflow that cannot be: said when it is defined."""
 
@@ -43,6 +49,24 @@ class Retry:
     multiplier: float = 2.0
     longest: timedelta = timedelta(seconds=60)
     on: Sequence[str] = ("transient", "infrastructure", "attempt")
+
+
+@dataclass(frozen=True, slots=True)
+class Edge:
+    """What an edge wants of its predecessor: how it ended, and a CEL condition over `run`, `steps` and `step`."""
+
+    when: When = "success"
+    condition: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Join:
+    """How needs join, where no preset says it: how many must hold (0: all), what one that does not hold does (`fail`, `count`,
+    `ignore`), and what becomes of the rest (`await`, `cancel`, `leave`)."""
+
+    need: int = 0
+    on_failure: Literal["fail", "count", "ignore"] = "count"
+    rest: Literal["await", "cancel", "leave"] = "await"
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +85,7 @@ class Step:
 
     function: Callable[..., Any]
     key: str
-    needs: Mapping[str, When]
+    needs: Mapping[str, Edge]
     any_need: bool
     retry: Retry
     timeout: timedelta | None
@@ -71,6 +95,12 @@ class Step:
     checkpoints: bool
     requires: Sequence[str]
     resources: Mapping[str, int] = field(default_factory=dict)
+    join: "str | Join" = ""
+    need: int = 0
+    condition: str = ""
+    for_each: str = ""
+    max_instances: int = 0
+    expands: str = ""
     parameters: Sequence[Parameter] = field(default_factory=tuple)
     context_name: str = ""
     output: TypeAdapter[Any] = field(default_factory=lambda: TypeAdapter(Any))
@@ -103,7 +133,7 @@ def step(function: Callable[..., Any], /) -> Step: ...
 def step(
     *,
     key: str = "",
-    needs: Sequence[str] | Mapping[str, When] = (),
+    needs: Sequence[str] | Mapping[str, When | Edge] = (),
     any_need: bool = False,
     retry: Retry | None = None,
     timeout: timedelta | None = None,
@@ -113,6 +143,12 @@ def step(
     checkpoints: bool = False,
     requires: Sequence[str] = (),
     resources: Mapping[str, int] | None = None,
+    join: str | Join = "",
+    need: int = 0,
+    when: str = "",
+    for_each: str = "",
+    max_instances: int = 0,
+    expands: str = "",
 ) -> Callable[[Callable[..., Any]], Step]: ...
 
 
@@ -121,7 +157,7 @@ def step(
     /,
     *,
     key: str = "",
-    needs: Sequence[str] | Mapping[str, When] = (),
+    needs: Sequence[str] | Mapping[str, When | Edge] = (),
     any_need: bool = False,
     retry: Retry | None = None,
     timeout: timedelta | None = None,
@@ -131,6 +167,12 @@ def step(
     checkpoints: bool = False,
     requires: Sequence[str] = (),
     resources: Mapping[str, int] | None = None,
+    join: str | Join = "",
+    need: int = 0,
+    when: str = "",
+    for_each: str = "",
+    max_instances: int = 0,
+    expands: str = "",
 ) -> Step | Callable[[Callable[..., Any]], Step]:
     """Makes a function a step.
 
@@ -138,14 +180,20 @@ def step(
     (`{"publish": "failure"}`). `tools` and `models` are what the step may call, `checkpoints` whether it commits
     checkpoints or artifacts: anything not declared is denied. `requires` are labels of a worker; `resources` what an attempt
     takes of it while it runs, by name (`{"gpu": 1, "memory_mb": 2048}`).
+
+    `join` says how its needs join: `all`, `fail_fast`, `any`, `k_of_n`, `quorum` (these two with `need`), `collect_partial`,
+    `best_effort`, or a `Join`. `when` is a CEL condition: where it is false, the step is skipped. `for_each` is a CEL list: the
+    step becomes one instance an item. `expands` names the step that this one makes many with `ctx.expand`. At most
+    `max_instances` are made.
     """
 
     def make(function: Callable[..., Any]) -> Step:
-        edges: Mapping[str, When] = needs if isinstance(needs, Mapping) else dict.fromkeys(needs, "success")
+        named: Mapping[str, When | Edge] = needs if isinstance(needs, Mapping) else dict.fromkeys(needs, Edge())
+        edges = {to: edge if isinstance(edge, Edge) else Edge(edge) for to, edge in named.items()}
         return Step(
             function=function,
             key=key or function.__name__,
-            needs=dict(edges),
+            needs=edges,
             any_need=any_need,
             retry=retry or Retry(),
             timeout=timeout,
@@ -155,6 +203,12 @@ def step(
             checkpoints=checkpoints,
             requires=tuple(requires),
             resources=dict(resources or {}),
+            join=join,
+            need=need,
+            condition=when,
+            for_each=for_each,
+            max_instances=max_instances,
+            expands=expands,
         )
 
     return make(function) if function is not None else make
@@ -177,19 +231,20 @@ class Workflow:
     input: TypeAdapter[Any] | None
     deadline: timedelta | None
     description: str
+    max_steps: int = 0
 
     @property
     def handlers(self) -> Mapping[str, Step]:
         """`workflow.step@build` → the step."""
         return {f"{self.name}.{key}@{self.build}": found for key, found in self.steps.items()}
 
-    def edges(self, found: Step) -> dict[str, When]:
+    def edges(self, found: Step) -> dict[str, Edge]:
         """Predecessors of a step with their conditions: named by parameters, and declared."""
         by_name = {identifier(key): key for key in self.steps}
-        edges: dict[str, When] = {}
+        edges: dict[str, Edge] = {}
         for parameter in found.parameters:
-            if parameter.name != "run":
-                edges[by_name[parameter.name]] = "success"
+            if parameter.name in by_name:
+                edges[by_name[parameter.name]] = Edge()
         edges.update(found.needs)
         return edges
 
@@ -200,6 +255,7 @@ class Workflow:
             build=self.build,
             output_step=self.output_step,
             description=self.description,
+            max_steps=self.max_steps,
             steps=[self._step(found) for found in self.steps.values()],
         )
         if self.deadline is not None:
@@ -211,7 +267,10 @@ class Workflow:
     def _step(self, found: Step) -> workflow_pb2.StepSpec:
         spec = workflow_pb2.StepSpec(
             key=found.key,
-            needs=[workflow_pb2.Need(step=key, when=_CONDITIONS[when]) for key, when in self.edges(found).items()],
+            needs=[
+                workflow_pb2.Need(step=key, when=_CONDITIONS[edge.when], condition=edge.condition)
+                for key, edge in self.edges(found).items()
+            ],
             join=workflow_pb2.JOIN_ANY if found.any_need else workflow_pb2.JOIN_ALL,
             retry=workflow_pb2.RetryPolicy(
                 max_attempts=found.retry.max_attempts,
@@ -226,12 +285,27 @@ class Workflow:
             requires=found.requires,
             resources=found.resources,
             description=(inspect.getdoc(found.function) or "")[:2000],
+            join_policy=_policy(found),
+            condition=found.condition,
+            for_each=found.for_each,
+            max_instances=found.max_instances if found.for_each else 0,
+            expand=workflow_pb2.Expand(template=found.expands, max=found.max_instances) if found.expands else None,
         )
         if found.timeout is not None:
             spec.timeout.CopyFrom(_duration(found.timeout))
         if found.lease_ttl is not None:
             spec.lease_ttl.CopyFrom(_duration(found.lease_ttl))
         return spec
+
+
+def _policy(found: Step) -> workflow_pb2.JoinPolicy | None:
+    if isinstance(found.join, Join):
+        return workflow_pb2.JoinPolicy(
+            need=found.join.need,
+            on_failure=workflow_pb2.JoinFailure.Value(f"JOIN_FAILURE_{found.join.on_failure.upper()}"),
+            rest=workflow_pb2.JoinRest.Value(f"JOIN_REST_{found.join.rest.upper()}"),
+        )
+    return workflow_pb2.JoinPolicy(preset=found.join, need=found.need) if found.join else None
 
 
 def _duration(delta: timedelta) -> Duration:
@@ -249,11 +323,12 @@ def workflow(
     input: Any = None,
     deadline: timedelta | None = None,
     description: str = "",
+    max_steps: int = 0,
 ) -> Workflow:
     """A workflow of these steps. `build` names the code: change it when a run in flight must not get the new code.
 
     `input` is the type of the run's input (its JSON Schema is checked at launch); `output` the step whose result is the
-    run's, the single last step where it is not given.
+    run's, the single last step where it is not given. `max_steps`: most steps of a run, instances counted.
     """
     keys = [found.key for found in steps]
     if len(set(keys)) != len(keys):
@@ -268,14 +343,15 @@ def workflow(
         input=TypeAdapter(input) if input is not None else None,
         deadline=deadline,
         description=description,
+        max_steps=max_steps,
     )
     by_name: dict[str, str] = {"run": "the run's input"}
     for key in keys:
         if taken := by_name.get(identifier(key)):
             raise WorkflowError(f"workflow {name!r}: step {key!r} and {taken!r} would be one parameter: name one differently")
         by_name[identifier(key)] = key
-    known = set(by_name)
     for found in steps:
+        known = set(by_name) | _reserved(made, found)
         for parameter in found.parameters:
             if parameter.name not in known:
                 names = ", ".join(sorted(known))
@@ -283,4 +359,12 @@ def workflow(
         for key in found.needs:
             if key not in made.steps:
                 raise WorkflowError(f"step {found.key!r} needs {key!r}, which is no step of {name!r}")
+        if found.expands and found.expands not in made.steps:
+            raise WorkflowError(f"step {found.key!r} expands {found.expands!r}, which is no step of {name!r}")
     return made
+
+
+def _reserved(made: Workflow, found: Step) -> set[str]:
+    """Parameters of a step that name no other step."""
+    many = found.for_each or any(other.expands == found.key for other in made.steps.values())
+    return {"item", "index", "failures"} if many else {"failures"}

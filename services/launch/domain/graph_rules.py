@@ -1,8 +1,8 @@
 """Authoritative for which joins, conditions and steps that are many may be published. Pure; expressions themselves are read
 elsewhere (`app/check_expressions.py`).
 
-Can go wrong: a graph in which the order of two facts would decide. A join that fails at the first failure therefore needs all, and
-the instances of a step that another one asks for are made when that one has succeeded, and by nothing else.
+Can go wrong: a graph in which the order of two facts would decide. A join that fails at the first failure therefore needs all,
+and the instances of a step that another one asks for are made when that one has succeeded, and by nothing else.
 """
 
 from collections.abc import Iterator, Mapping
@@ -77,9 +77,7 @@ def _edges(at: str, step: StepSpec, many: set[str]) -> Iterator[Violation]:
             )
 
 
-def _many(
-    at: str, step: StepSpec, steps: Mapping[str, StepSpec], many: set[str], asked: dict[str, str]
-) -> Iterator[Violation]:
+def _many(at: str, step: StepSpec, steps: Mapping[str, StepSpec], many: set[str], asked: dict[str, str]) -> Iterator[Violation]:
     if not 0 <= step.max_instances <= MAX_INSTANCES or not 0 <= step.max_expanded <= MAX_INSTANCES:
         yield at, f"may have at most {MAX_INSTANCES} instances of a step"
     if step.max_instances and not step.for_each:

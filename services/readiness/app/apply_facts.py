@@ -19,7 +19,6 @@ from services.readiness.domain.steps import (
     End,
     RunView,
     Step,
-    StepState,
     begin,
     begin_roots,
     close,

@@ -24,7 +24,9 @@ class CelExpressions:
             raise Unusable(f"it gives {_kind(found)}, neither true nor false")
         return found
 
-    def items(self, expression: str, run_input: bytes, outputs: Mapping[str, Output], step: Mapping[str, object]) -> list[bytes]:
+    def items(
+        self, expression: str, run_input: bytes, outputs: Mapping[str, Output], step: Mapping[str, object]
+    ) -> list[bytes]:
         """The items of a list."""
         found = _evaluate(expression, run_input, outputs, step)
         if not isinstance(found, list):
@@ -43,8 +45,7 @@ class CelExpressions:
 def _evaluate(expression: str, run_input: bytes, outputs: Mapping[str, Output], step: Mapping[str, object]) -> Any:
     try:
         steps = {
-            key: _plain(given) if isinstance(given, bytes) else [_plain(one) for one in given]
-            for key, given in outputs.items()
+            key: _plain(given) if isinstance(given, bytes) else [_plain(one) for one in given] for key, given in outputs.items()
         }
         data = {"run": _plain(run_input), "steps": steps, "step": dict(step)}
         return expressions.evaluate(expression, data)

@@ -98,8 +98,8 @@ class Contract:
 
 @value(frozen=True, slots=True)
 class Node:
-    """One step of the graph. `policy`: how its needs join, where `join` does not say it. `for_each`: an expression that gives an
-    item for each of its instances. `template`: the step that this one makes many while it runs."""
+    """One step of the graph. `policy`: how its needs join, where `join` does not say it. `for_each`: an expression that gives
+    an item for each of its instances. `template`: the step that this one makes many while it runs."""
 
     key: str
     needs: tuple[Need, ...]
@@ -127,8 +127,8 @@ class Node:
 
 @value(frozen=True, slots=True)
 class Graph:
-    """A workflow version; `order` is the author's order of the steps. `many`: steps that have instances, with who asks for them,
-    nobody where an expression does. `max_steps`: of a run, 0 where the version sets no limit."""
+    """A workflow version; `order` is the author's order of the steps. `many`: steps that have instances, with who asks for
+    them, nobody where an expression does. `max_steps`: of a run, 0 where the version sets no limit."""
 
     nodes: Mapping[str, Node]
     order: tuple[str, ...]

@@ -1,9 +1,9 @@
 """Authoritative for how the needs of a step join: from the states of its predecessors to a decision. Pure.
 
 The decision is the same under any order of the facts behind it: what is decided early stays decided whatever comes later. So a
-join that awaits the rest looks when all have ended; one that stops or leaves the rest looks at each end, but is skipped only when
-no edge is left whose condition might yet turn out to be nonsense. Can go wrong: an edge whose condition gives nothing. It does not
-hold, and where the join cannot do without it, the step fails and says so.
+join that awaits the rest looks when all have ended; one that stops or leaves the rest looks at each end, but is skipped only
+when no edge is left whose condition might yet turn out to be nonsense. Can go wrong: an edge whose condition gives nothing. It
+does not hold, and where the join cannot do without it, the step fails and says so.
 """
 
 from collections.abc import Iterator, Mapping

@@ -1,8 +1,8 @@
-"""Authoritative for what follows from the ends of steps: who goes on, who is skipped, who becomes many, who is stopped because a
-join was decided without it. Pure.
+"""Authoritative for what follows from the ends of steps: who goes on, who is skipped, who becomes many, who is stopped because
+a join was decided without it. Pure.
 
-A step that is stopped may have touched something outside: the step that its join decided waits until it is known to be over. Can
-go wrong: a step that two joins need. It is stopped only when both are decided.
+A step that is stopped may have touched something outside: the step that its join decided waits until it is known to be over.
+Can go wrong: a step that two joins need. It is stopped only when both are decided.
 """
 
 from collections import deque

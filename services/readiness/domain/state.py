@@ -1,4 +1,5 @@
-"""Authoritative for what a run's steps are while facts are applied to them: the values, and the view that collects what changes.
+"""Authoritative for what a run's steps are while facts are applied to them: the values, and the view that collects what
+changes.
 
 Can go wrong: a step that is changed beside its view. Every change goes through `put`, which counts its version.
 """
@@ -139,7 +140,9 @@ class Expressions(Protocol):
         """The items that an attempt asked for."""
         ...
 
-    def items(self, expression: str, run_input: bytes, outputs: Mapping[str, Output], step: Mapping[str, object]) -> list[bytes]:
+    def items(
+        self, expression: str, run_input: bytes, outputs: Mapping[str, Output], step: Mapping[str, object]
+    ) -> list[bytes]:
         """The items of a list; raises Unusable where it gives none."""
         ...
 
@@ -213,5 +216,3 @@ class RunView:
     def finished(self) -> bool:
         """Whether every step is terminal."""
         return all(step.state in TERMINAL for step in self.steps.values())
-
-
