@@ -58,6 +58,19 @@ REQUIREMENTS: dict[str, Requirement] = {
     "step.retry": Requirement(
         "Failures are retried by class with backoff inside the budget; policy never, uncertain never.", "001 000"
     ),
+    "dag.expand": Requirement(
+        "Bounded dynamic fan-out, sealed before its join is evaluated; over a cap it is refused whole.",
+        "000",
+    ),
+    "dag.join": Requirement(
+        "Joins by need, on_failure and rest, with presets; the same under any order; losers are revoked before a successor with "
+        "effects runs.",
+        "002",
+    ),
+    "dag.conditions": Requirement(
+        "Branches on data by expression, checked when published, bounded, and never silently false.",
+        "004",
+    ),
     "step.wait": Requirement(
         "A step waits for time, event, approval, child or capacity without a lease: asked once per slot, woken once, at no cost.",
         "000 002",

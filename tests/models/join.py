@@ -13,6 +13,7 @@ from uuid import UUID
 
 from services.readiness.domain import steps as domain
 from services.readiness.domain.graph import Contract, Graph, Join, Need, Node, Retry, When, build_graph
+from services.readiness.domain.joins import matches
 from services.readiness.domain.steps import TERMINAL, AttemptFact, EffectFact, End, FailureFacts, RunView, Step, StepState
 from tests.models.explorer import Broken, Model, Move, add
 
@@ -299,7 +300,7 @@ class JoinModel(Model[Joins]):
             return "the graph finishes twice"
         for key, step in steps.items():
             node = self.graph.nodes[key]
-            held = [domain.holds(edge, steps) for edge in node.needs]
+            held = [matches(edge, steps[edge.step]) for edge in node.needs]
             enough = (any if node.join is Join.ANY else all)(held)
             if step.state in (StepState.READY, StepState.SUCCEEDED, StepState.FAILED) and held and not enough:
                 return f"{key} is ready before what it needs"
