@@ -43,7 +43,9 @@ class Said:
             raise Unusable("there is no key 'x'")
         return expression == "true" or (expression == "output is true" and b"true" in outputs.values())
 
-    def items(self, expression: str, run_input: bytes, outputs: Mapping[str, Output], step: Mapping[str, object]) -> list[bytes]:
+    def items(
+        self, expression: str, run_input: bytes, outputs: Mapping[str, Output], step: Mapping[str, object]
+    ) -> list[bytes]:
         if expression == "broken":
             raise Unusable("it gives a text, and no list")
         return [b"%d" % number for number in range(int(expression))]
@@ -126,7 +128,9 @@ def test_any_graph_of_joins_ends_the_same_in_any_order(data: st.DataObject) -> N
             keys = data.draw(st.lists(st.sampled_from(before), min_size=1, max_size=4, unique=True))
             needs = [Need(key, data.draw(st.sampled_from(list(When))), data.draw(st.sampled_from(conditions))) for key in keys]
             policy = data.draw(st.sampled_from(kept))
-            nodes.append(node(f"{layer}{n}", *needs, policy=policy, condition=data.draw(st.sampled_from(["", "", *conditions]))))
+            nodes.append(
+                node(f"{layer}{n}", *needs, policy=policy, condition=data.draw(st.sampled_from(["", "", *conditions])))
+            )
     graph = build_graph(nodes, "")
     fates = {found.key: data.draw(st.sampled_from([End.SUCCEEDED, End.FAILED])) for found in nodes}
     results = set()
@@ -214,7 +218,11 @@ def test_what_was_on_its_way_to_a_loser_is_stopped_too() -> None:
 @pytest.mark.requirement("dag.conditions")
 @pytest.mark.parametrize(
     ("condition", "state", "type_"),
-    [("true", StepState.READY, ""), ("false", StepState.SKIPPED, "CONDITION_FALSE"), ("broken", StepState.FAILED, "CONDITION_ERROR")],
+    [
+        ("true", StepState.READY, ""),
+        ("false", StepState.SKIPPED, "CONDITION_FALSE"),
+        ("broken", StepState.FAILED, "CONDITION_ERROR"),
+    ],
 )
 def test_conditions_of_edges_of_steps_and_of_roots(condition: str, state: StepState, type_: str) -> None:
     graphs = [
