@@ -290,7 +290,7 @@ async def test_presets_over_instances(bench: Bench) -> None:
             "one[3] failed: ValueError: -2 is below zero",
         ]
         assert (await run_of(bench, flows["k_of_n"], [1, -1, 2]))[1] == {"sum": 3, "failed": ["one[1]"]}
-        run_id, run = await fails(bench, flows["k_of_n"], [1, -1, -2])
+        run_id, _ = await fails(bench, flows["k_of_n"], [1, -1, -2])
         assert (await steps_of(bench, run_id))["joined"].skip_reason == "needs"
         assert (await run_of(bench, flows["quorum"], [5]))[1]["sum"] == 5
         run_id, _ = await fails(bench, flows["fail_fast"], [1, -1, 2])
