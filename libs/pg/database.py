@@ -24,6 +24,7 @@ from libs.pg.queries import Statement, together
 from libs.pg.session import (
     Connection,
     Doubts,
+    bound_transactions,
     doubts_of,
     driver_url,
     keep_nothing,
@@ -40,6 +41,8 @@ arrays_are_lists()
 _UNLIMITED = 2**62
 _ANSWER_MARGIN_S = 2.0
 """How much longer we wait for an answer than the server lets a statement run."""
+_TRANSACTION_MARGIN_MS = 3_000
+"""How much longer than a statement a transaction may take."""
 
 
 class Tx:
@@ -116,11 +119,13 @@ class Database:
         hot: bool = True,
         statement_timeout_ms: int = 5_000,
         idle_in_transaction_ms: int = 1_000,
+        transaction_timeout_ms: int | None = None,
         acquire_timeout_ms: int = 5_000,
         counter: int | None = None,
         observer: bool = False,
     ) -> None:
         """`hot=False` for cold paths and tools: the planner decides. `counter` defaults to `RUNWAY_RESTORE_COUNTER`.
+        `transaction_timeout_ms`: a transaction's longest time; by default that of a statement and three seconds more.
 
         `observer`: for tools that look and promise nothing; they also see what no standby has confirmed.
         """
@@ -130,6 +135,9 @@ class Database:
         self._settings = server_settings(
             name, hot=hot, statement_timeout_ms=statement_timeout_ms, idle_in_transaction_ms=idle_in_transaction_ms
         )
+        longest_ms = int(self._settings["statement_timeout"])
+        default_ms = longest_ms + _TRANSACTION_MARGIN_MS if longest_ms else 0
+        self._transaction_ms = default_ms if transaction_timeout_ms is None else transaction_timeout_ms
         self._answer_timeout_s = statement_timeout_ms / 1000 + _ANSWER_MARGIN_S
         self._acquire_timeout_s = acquire_timeout_ms / 1000
         self._counter = restore_counter() if counter is None else counter
@@ -315,6 +323,7 @@ class Database:
         """Called by the pool for each new connection: reads its incarnation, refuses a former primary."""
         ours = cast(Connection, connection)
         self._doubts.raised += 1  # a server that was restarted shows what nobody waited for
+        await bound_transactions(connection, self._transaction_ms)
         ours.incarnation = await read_incarnation(connection, self._counter)
         if ours.incarnation < self._incarnation:
             raise asyncpg.CannotConnectNowError(f"incarnation {ours.incarnation} answers after {self._incarnation} was seen")

@@ -24,6 +24,7 @@ _AWAY = (
     asyncpg.QueryCanceledError,
     asyncpg.LockNotAvailableError,
     asyncpg.IdleInTransactionSessionTimeoutError,
+    asyncpg.TransactionTimeoutError,
     asyncpg.ReadOnlySQLTransactionError,
     asyncpg.ObjectNotInPrerequisiteStateError,
 )

@@ -68,6 +68,7 @@ class Doubts:
         self.settled = max(self.settled, raised)
 
 
+_BOUNDS_TRANSACTIONS = (17,)
 _doubts: "WeakValueDictionary[str, Doubts]" = WeakValueDictionary()
 
 
@@ -100,6 +101,13 @@ async def read_incarnation(connection: asyncpg.Connection, counter: int) -> int:
     row = await connection.fetchrow(session_queries.read_timeline.sql)
     assert row is not None
     return int(row["wal_file"][:_TIMELINE_DIGITS], 16) * _COUNTERS_PER_TIMELINE + counter
+
+
+async def bound_transactions(connection: asyncpg.Connection, most_ms: int) -> None:
+    """A client that stops in the middle of a transaction holds its locks no longer than this; 0: for ever. Servers before
+    PostgreSQL 17 cannot: there only statements and idling are bounded."""
+    if connection.get_server_version() >= _BOUNDS_TRANSACTIONS:
+        await connection.fetchrow(session_queries.bound_transactions.sql, str(most_ms))
 
 
 async def keep_nothing(connection: asyncpg.Connection) -> None:

@@ -15,6 +15,8 @@ from libs.pg.session import Connection
 from libs.testkit import FaultProxy, SeededIds, wait_until
 from tests.store.libs.pg_statements import COUNT, CUT, INSERT, SLEEP, WHO, count, through
 
+LOCK = Statement("lock", "SELECT item_id FROM item WHERE item_id = $1 FOR NO KEY UPDATE")
+
 
 async def test_a_database_that_is_away_is_unreachable_and_comes_back(url: str) -> None:
     async with FaultProxy(urlsplit(url).port or 0) as proxy:
@@ -127,6 +129,32 @@ async def test_a_transaction_that_idles_is_ended_by_the_server(url: str, ids: Se
     assert refused.value.reason is Reason.AUTHORITY_UNREACHABLE
     assert await count(db) == 0
     await db.close()
+
+
+async def test_a_client_that_stops_in_the_middle_of_a_command_does_not_keep_its_locks(url: str, ids: SeededIds) -> None:
+    """A process that is stopped between the parsing of a statement and its execution: the server waits for it in the middle of a
+    command, where neither the bound of statements nor that of idling holds."""
+    stopped = Database(
+        url, name="alpha", size=1, statement_timeout_ms=200, idle_in_transaction_ms=50, transaction_timeout_ms=600
+    )
+    other = Database(url, name="other", size=1)
+    await stopped.open()
+    await other.open()
+    item = ids.uuid7()
+    await other.fetch(INSERT, item, 1)
+    with pytest.raises(Refusal) as refused:
+        async with stopped.tx() as tx:
+            await tx.fetch(LOCK, item)
+            await tx._connection.prepare("SELECT 42 AS answer")  # parsed and flushed, never executed
+            assert len(await other.fetch(LOCK, item)) == 1, "within its own bound of five seconds"
+            await tx.fetch(COUNT)
+    assert refused.value.reason is Reason.AUTHORITY_UNREACHABLE
+    await stopped.close()
+    by_default = Database(url, name="alpha", size=1)
+    await by_default.open()
+    assert (await by_default.fetch(Statement("bound", "SELECT current_setting('transaction_timeout') AS ms")))[0]["ms"] == "8s"
+    await by_default.close()
+    await other.close()
 
 
 async def test_a_caller_that_gives_up_leaves_no_open_transaction(url: str, ids: SeededIds) -> None:
