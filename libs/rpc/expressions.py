@@ -20,6 +20,34 @@ MAX_MACRO_NODES = 2_000
 MAX_BYTES = 1_048_576
 """Data that any expression may look at, about."""
 NAMES = frozenset({"run", "steps", "step"})
+FUNCTIONS = frozenset(
+    [
+        "size",
+        "contains",
+        "startsWith",
+        "endsWith",
+        "matches",
+        "int",
+        "uint",
+        "double",
+        "string",
+        "bytes",
+        "duration",
+        "timestamp",
+        "min",
+        "max",
+        "getFullYear",
+        "getMonth",
+        "getDate",
+        "getDayOfMonth",
+        "getDayOfWeek",
+        "getDayOfYear",
+        "getHours",
+        "getMinutes",
+        "getSeconds",
+        "getMilliseconds",
+    ]
+)
 _MACRO = re.compile(r"\.\s*(all|exists|exists_one|map|filter)\s*\(\s*([A-Za-z_]\w*)\s*,")
 _ANY_MACRO = re.compile(r"\.\s*(all|exists|exists_one|map|filter|matches)\s*\(|\bmatches\s*\(")
 _TEXT = re.compile(r"\"(?:\\.|[^\"\\\n])*\"|'(?:\\.|[^'\\\n])*'")
@@ -66,6 +94,9 @@ def flaws(expression: str) -> list[str]:
     own = {match.group(2) for match in _MACRO.finditer(bare)}
     if unknown := sorted(set(program.variables()) - NAMES - own):
         found.append(f"names {unknown[0]!r}: an expression knows run, steps and step")
+    called = {name for name in program.functions() if name.isidentifier() and not name.startswith("_")}
+    if unknown := sorted(called - FUNCTIONS):
+        found.append(f"calls {unknown[0]!r}, which is not known")
     macros = [match.end() for match in _ANY_MACRO.finditer(bare)]
     if len(macros) > MAX_MACROS:
         found.append(f"has {len(macros)} of all, exists, map, filter and matches; at most {MAX_MACROS}")

@@ -13,12 +13,14 @@ from tests.models.grant import GrantModel
 from tests.models.join import JoinModel
 from tests.models.launch import LaunchModel
 from tests.models.leader import LeaderModel
+from tests.models.policy_join import PolicyJoinModel
 
 _ALL: Sequence[type[Model[Any]]] = (
     FenceModel,
     GrantModel,
     LaunchModel,
     JoinModel,
+    PolicyJoinModel,
     ContinuedModel,
     EffectModel,
     LeaderModel,

@@ -2,8 +2,8 @@
 
 The decisions are the product's own (`services/readiness/domain/steps.py`); around them, as the code has it: one transaction
 behind the run's lock (`services/readiness/app/apply_facts.py`), and the ticket's row (`put_tickets`, `drop_ready`, `note_revoked`
-of `services/scheduler/store/sql/tickets.sql`). Joins whose losers are cancelled are not in the code yet: what is revoked here is
-what a closing leaves. A fact that was sent once may arrive again at any later moment, a ticket may be overtaken by its withdrawal.
+of `services/scheduler/store/sql/tickets.sql`). What is revoked here is what a closing leaves; joins that stop their losers are in
+`policy_join.py`. A fact that was sent once may arrive again at any later moment, a ticket may be overtaken by its withdrawal.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -14,6 +14,7 @@ from uuid import UUID
 from services.readiness.domain import steps as domain
 from services.readiness.domain.graph import Contract, Graph, Join, Need, Node, Retry, When, build_graph
 from services.readiness.domain.joins import matches
+from services.readiness.domain.state import JOIN_DECIDED
 from services.readiness.domain.steps import TERMINAL, AttemptFact, EffectFact, End, FailureFacts, RunView, Step, StepState
 from tests.models.explorer import Broken, Model, Move, add
 
@@ -39,17 +40,27 @@ class Held(NamedTuple):
     attempts: int = 0
     wait_reason: str = ""
     pending: tuple[tuple[str, int], ...] = ()
+    stopped: bool = False
 
     def step(self) -> Step:
         """As the domain has it."""
         waiting = dict(self.pending)
-        return Step(self.key, self.state, self.ticket_sequence, self.attempts, wait_reason=self.wait_reason, pending=waiting)
+        why = FailureFacts("policy", "", JOIN_DECIDED) if self.stopped else None
+        return Step(
+            self.key,
+            self.state,
+            self.ticket_sequence,
+            self.attempts,
+            wait_reason=self.wait_reason,
+            failure=why,
+            pending=waiting,
+        )
 
 
 def held_of(step: Step) -> Held:
     """The other way."""
     pending = tuple(sorted(step.pending.items()))
-    return Held(step.key, step.state, step.ticket_sequence, step.attempts, step.wait_reason, pending)
+    return Held(step.key, step.state, step.ticket_sequence, step.attempts, step.wait_reason, pending, step.stopped)
 
 
 class Joins(NamedTuple):
@@ -228,6 +239,7 @@ class JoinModel(Model[Joins]):
                 return Broken(wrong)
             if key in view.touched and saved[place].state is StepState.READY:
                 net.add(("ready", key, saved[place].ticket_sequence))
+        net |= {("revoke", key, sequence) for key, sequence in view.revoked.items()}
         if fact[0] == "close":
             net |= {("revoke", step.key, step.ticket_sequence) for step in read if step.state in domain.TICKETED}
         was = all(step.state in TERMINAL for step in state.steps)
@@ -300,6 +312,8 @@ class JoinModel(Model[Joins]):
             return "the graph finishes twice"
         for key, step in steps.items():
             node = self.graph.nodes[key]
+            if node.policy is not None:
+                continue
             held = [matches(edge, steps[edge.step]) for edge in node.needs]
             enough = (any if node.join is Join.ANY else all)(held)
             if step.state in (StepState.READY, StepState.SUCCEEDED, StepState.FAILED) and held and not enough:

@@ -135,7 +135,7 @@ def _stop_useless(view: RunView, node: Node) -> list[str]:
         if need.step == view.graph.output_step:
             continue
         successors = [view.graph.nodes[key] for key in view.graph.successors[need.step]]
-        cancels = any(after.joins.rest == Rest.CANCEL or view.steps[after.key].failure == _STOPPED for after in successors)
+        cancels = any(after.joins.rest == Rest.CANCEL or view.steps[after.key].stopped for after in successors)
         if cancels and all(_decided(view, after) for after in successors):
             for step in units(view, need) or [view.steps[need.step]]:
                 ended += _stop(view, step)

@@ -84,9 +84,14 @@ class Step:
         return self.state in TERMINAL
 
     @property
+    def stopped(self) -> bool:
+        """Whether a join was decided without it."""
+        return self.failure is not None and self.failure.type == JOIN_DECIDED
+
+    @property
     def stopping(self) -> bool:
         """Whether it is being stopped, and may still be at work."""
-        return not self.over and self.failure is not None and self.failure.type == JOIN_DECIDED
+        return self.stopped and not self.over
 
 
 @value(frozen=True, slots=True)

@@ -15,7 +15,6 @@ from services.readiness.domain.graph import Graph, Node, base_of
 from services.readiness.domain.joins import outputs_for
 from services.readiness.domain.spread import begin_roots as begin_roots
 from services.readiness.domain.spread import mended, spread, too_many
-from services.readiness.domain.state import JOIN_DECIDED as JOIN_DECIDED
 from services.readiness.domain.state import RECONCILIATION as RECONCILIATION
 from services.readiness.domain.state import RESOLVED as RESOLVED
 from services.readiness.domain.state import RETRY_BACKOFF as RETRY_BACKOFF
@@ -240,6 +239,6 @@ def end_of(graph: Graph, steps: Mapping[str, Step]) -> GraphEnd:
         if not mended(steps, (graph.nodes[name] for name in graph.successors[base_of(key)]), key):
             return GraphEnd("failed", key, step.failure)
     stopped = [step for step in steps.values() if step.state == StepState.CANCELLED]
-    if any(step.failure is None or step.failure.type != JOIN_DECIDED for step in stopped):
+    if not all(step.stopped for step in stopped):
         return GraphEnd("cancelled", "", None)
     return GraphEnd("succeeded", "", None)
