@@ -14,7 +14,7 @@ from libs.kernel.values import value
 
 
 class Verdict(StrEnum):
-    """What a judging statement says of one item. The gateway adds the five that speak of grants, slots and money."""
+    """What a judging statement says of one item. The gateway adds the six that speak of grants, slots, approvals and money."""
 
     OK = "ok"
     SCOPE = "scope"
@@ -27,6 +27,7 @@ class Verdict(StrEnum):
     REPLAYED = "replayed"
     TAKEN = "taken"
     BUDGET = "budget"
+    APPROVAL = "approval"
 
 
 class Operation(StrEnum):

@@ -18,6 +18,11 @@ ON CONFLICT (run_id, step_key, attempt_id, tool) DO UPDATE SET used = greatest(o
 -- Judges every item, inserts effect and dispatch for those that pass, adds to `held` only what was really inserted, and
 -- returns a verdict per item with what its slot held before. Of equal slots in one batch the first asks, the others are
 -- `taken` and attach to it. A first grant makes its own step fence.
+--
+-- What a rule of the run's grant names (`approval:STEP:NEED:ABOVE:POLICY:TOOL`, libs.fence.certificates) needs a certificate for
+-- exactly this: slot, tool, policy, the slot's version as it was proposed, the digest of the proposal that will be sent, and no more
+-- than was approved to be held; issued, not used, not expired, signed by enough. It is used here, with the dispatch. Without one the
+-- slot becomes or stays `proposed`: nothing is held and nothing is sent.
 WITH item AS MATERIALIZED (
     SELECT * FROM unnest($1::uuid[], $2::text[], $3::text[], $4::bigint[], $5::bigint[], $6::bigint[], $7::uuid[], $8::text[],
                          $9::text[], $10::text[], $11::text[], $12::text[], $13::text[], $14::bytea[], $15::bytea[],
@@ -34,7 +39,8 @@ stopped AS MATERIALIZED (
      GROUP BY i.ord),
 seen AS MATERIALIZED (
     SELECT i.*, g.epoch AS gate_epoch, g.mode, g.outcome, g.granted - g.held - g.used AS free, st.scope,
-           f.run_id IS NULL AS unfenced, e.state, e.version,
+           f.run_id IS NULL AS unfenced, e.state, e.version, e.state = 'proposed' AS waits,
+           e.proposal_digest = i.digest AND e.tool = i.tool AND e.proposal_hold = i.hold AS same, g.capabilities,
            CASE
              WHEN st.ord IS NOT NULL THEN 'scope'
              WHEN g.run_id IS NULL OR g.stamp <> $18 OR g.epoch < i.epoch THEN 'cold'
@@ -45,7 +51,7 @@ seen AS MATERIALIZED (
              WHEN (f.authority_epoch, f.lease_epoch, f.attempt_id) > (i.authority_epoch, i.lease_epoch, i.attempt_id) THEN 'fenced'
              WHEN g.epoch > i.epoch THEN 'stale'
              WHEN NOT (g.capabilities && ARRAY[i.capability, split_part(i.capability, ':', 1) || ':*']) THEN 'denied'
-             WHEN e.state IS NULL OR e.state IN ('failed', 'not_sent', 'absent') THEN 'pass'
+             WHEN e.state IS NULL OR e.state IN ('failed', 'not_sent', 'absent', 'proposed') THEN 'pass'
              WHEN e.state = 'succeeded' AND e.replay_class = 'pure' AND i.replay_class = 'pure' AND e.tool = i.tool
                   AND e.proposal_digest <> i.digest THEN 'pass'
              WHEN e.state IN ('succeeded', 'observed', 'compensated') THEN 'replayed'
@@ -69,22 +75,52 @@ judged AS MATERIALIZED (
       FROM seen AS s LEFT JOIN made AS m USING (run_id, step_key)),
 asking AS MATERIALIZED (
     SELECT DISTINCT ON (run_id, step_key, slot) * FROM judged WHERE ruling = 'pass' ORDER BY run_id, step_key, slot, ord),
+ruled AS MATERIALIZED (
+    SELECT a.*, r.need, c.approval_id
+      FROM asking AS a
+      LEFT JOIN LATERAL (
+          SELECT max(split_part(rule, ':', 3)::integer) AS need, max(split_part(rule, ':', 5)) AS policy
+            FROM unnest(a.capabilities) AS rule
+           WHERE rule LIKE 'approval:%' AND split_part(rule, ':', 2) IN (a.step_key, split_part(a.step_key, '[', 1))
+             AND substring(rule FROM '^(?:[^:]*:){5}(.*)$') IN (a.tool, '*')
+             AND split_part(rule, ':', 4)::bigint < greatest(a.hold, 1)) AS r ON true
+      LEFT JOIN LATERAL (
+          SELECT c.approval_id FROM approval_certificate AS c
+           WHERE r.need IS NOT NULL AND a.waits AND a.same
+             AND c.run_id = a.run_id AND c.step_key = a.step_key AND c.slot = a.slot AND c.tool = a.tool
+             AND c.digest = sha256(a.proposal) AND c.policy = r.policy AND c.proposal_version = a.version AND c.hold >= a.hold
+             AND c.standing = 1 AND c.consumed_ms = 0 AND c.expires_ms > $20 AND (c.break_glass OR c.approvers >= r.need)
+           ORDER BY c.expires_ms DESC, c.approval_id LIMIT 1) AS c ON true),
+held_back AS MATERIALIZED (SELECT * FROM ruled WHERE need IS NOT NULL AND approval_id IS NULL),
 affordable AS MATERIALIZED (
     SELECT * FROM (SELECT *, fit_sum(hold, free) OVER (PARTITION BY run_id ORDER BY ord
                                                        ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS before
-                     FROM asking) AS a
+                     FROM ruled WHERE need IS NULL OR approval_id IS NOT NULL) AS a
      WHERE coalesce(before, 0) + hold <= free),
+proposed AS (
+    INSERT INTO effect AS e (run_id, step_key, slot, tool, replay_class, state, version, dispatches, proposal, proposal_digest,
+                             tenant, project, proposal_hold, created_ms, changed_ms)
+    SELECT run_id, step_key, slot, tool, replay_class, 'proposed', 1, 0, proposal, digest, tenant, project, hold, $20, $20
+      FROM held_back ORDER BY run_id, step_key, slot
+    ON CONFLICT (run_id, step_key, slot) DO UPDATE
+        SET tool = excluded.tool, replay_class = excluded.replay_class, state = 'proposed', version = e.version + 1,
+            proposal = excluded.proposal, proposal_digest = excluded.proposal_digest, proposal_hold = excluded.proposal_hold,
+            result = NULL, failure_class = '', failure_message = '', failure_type = '', evidence = '', changed_ms = excluded.changed_ms,
+            resolved_ms = 0
+      WHERE e.state IN ('failed', 'not_sent', 'absent') OR e.state = 'succeeded' AND e.replay_class = 'pure'
+         OR e.state = 'proposed' AND (e.proposal_digest, e.tool, e.proposal_hold)
+                                     IS DISTINCT FROM (excluded.proposal_digest, excluded.tool, excluded.proposal_hold)),
 put AS (
     INSERT INTO effect AS e (run_id, step_key, slot, tool, replay_class, state, version, dispatches, proposal, proposal_digest,
-                             tenant, project, held, created_ms, changed_ms)
-    SELECT run_id, step_key, slot, tool, replay_class, 'requested', 1, 1, proposal, digest, tenant, project, hold, $20, $20
+                             tenant, project, held, proposal_hold, created_ms, changed_ms)
+    SELECT run_id, step_key, slot, tool, replay_class, 'requested', 1, 1, proposal, digest, tenant, project, hold, hold, $20, $20
       FROM affordable ORDER BY run_id, step_key, slot
     ON CONFLICT (run_id, step_key, slot) DO UPDATE
         SET tool = excluded.tool, replay_class = excluded.replay_class, state = 'requested', version = e.version + 1,
             dispatches = e.dispatches + 1, proposal = excluded.proposal, proposal_digest = excluded.proposal_digest,
             result = NULL, failure_class = '', failure_message = '', failure_type = '', evidence = '',
-            held = e.held + excluded.held, changed_ms = excluded.changed_ms, resolved_ms = 0
-      WHERE e.state IN ('failed', 'not_sent', 'absent') OR e.state = 'succeeded' AND e.replay_class = 'pure'
+            held = e.held + excluded.held, proposal_hold = excluded.proposal_hold, changed_ms = excluded.changed_ms, resolved_ms = 0
+      WHERE e.state IN ('failed', 'not_sent', 'absent', 'proposed') OR e.state = 'succeeded' AND e.replay_class = 'pure'
     RETURNING e.run_id, e.step_key, e.slot, e.dispatches),
 sent AS (
     INSERT INTO effect_dispatch (run_id, step_key, slot, n, nonce, process, authority_epoch, lease_epoch, attempt_id, state,
@@ -93,16 +129,22 @@ sent AS (
            'requested', a.hold, $20
       FROM put AS p JOIN affordable AS a USING (run_id, step_key, slot)
     RETURNING run_id, step_key, slot, n, held, nonce),
+used AS (
+    UPDATE approval_certificate AS c SET consumed_ms = $20, consumed_n = s.n
+      FROM sent AS s JOIN affordable AS a USING (run_id, step_key, slot)
+     WHERE c.run_id = a.run_id AND c.step_key = a.step_key AND c.slot = a.slot AND c.approval_id = a.approval_id),
 counted AS (
     UPDATE run_gate AS g SET held = g.held + s.held
       FROM (SELECT run_id, sum(held)::bigint AS held FROM sent GROUP BY run_id HAVING sum(held) > 0) AS s
      WHERE g.run_id = s.run_id)
 SELECT CASE WHEN j.ruling <> 'pass' THEN j.ruling
+            WHEN h.ord IS NOT NULL THEN 'approval'
             WHEN d.nonce = j.nonce THEN 'ok'
             WHEN d.nonce IS NULL AND a.ord IS NULL THEN 'budget'
             ELSE 'taken' END AS verdict,
-       j.gate_epoch, j.mode, j.outcome, j.scope, j.free, d.n
+       j.gate_epoch, j.mode, j.outcome, j.scope, j.free, d.n, a.approval_id
   FROM judged AS j
+  LEFT JOIN held_back AS h USING (run_id, step_key, slot)
   LEFT JOIN affordable AS a USING (run_id, step_key, slot)
   LEFT JOIN sent AS d USING (run_id, step_key, slot)
  ORDER BY j.ord;

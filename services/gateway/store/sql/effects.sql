@@ -65,17 +65,18 @@ UPDATE effect AS e SET state = 'not_sent', version = e.version + 1, changed_ms =
  WHERE e.run_id = ANY ($1::uuid[]) AND e.state = 'proposed' AND g.run_id = e.run_id AND g.mode = 2;
 
 -- name: unresolved
--- What nobody can say yet, by run.
+-- What nobody can say yet, by run. What is only proposed was never sent: nothing about it is in doubt.
 SELECT e.run_id, e.step_key, e.slot, e.state, e.tool, e.version FROM effect AS e
- WHERE e.run_id = ANY ($1::uuid[]) AND e.state IN ('proposed', 'requested', 'unknown', 'needs_reconciliation')
+ WHERE e.run_id = ANY ($1::uuid[]) AND e.state IN ('requested', 'unknown', 'needs_reconciliation')
  ORDER BY e.run_id, e.ordinal;
 
 -- name: quiet
--- Runs that are not open and hold nothing: no slot unresolved, no try under way, no money held.
+-- Runs that are not open and hold nothing: no slot unresolved, no try under way, no money held. A proposal was never sent, so a run
+-- may be paused over one; of a closed run `drop_proposals` has ended it.
 SELECT g.run_id, g.epoch, g.mode, g.used, g.used_tokens, g.usage_sequence, g.quiesced_epoch FROM run_gate AS g
  WHERE g.run_id = ANY ($1::uuid[]) AND g.mode > 0 AND g.held = 0
    AND NOT EXISTS (SELECT 1 FROM effect AS e WHERE e.run_id = g.run_id
-                      AND e.state IN ('proposed', 'requested', 'unknown', 'needs_reconciliation'))
+                      AND e.state IN ('requested', 'unknown', 'needs_reconciliation'))
    AND NOT EXISTS (SELECT 1 FROM effect_dispatch AS d WHERE d.run_id = g.run_id AND d.state = 'requested');
 
 -- name: number_usage
@@ -96,12 +97,13 @@ WITH old AS MATERIALIZED (
     SELECT g.run_id FROM run_gate AS g
      WHERE g.run_id < $1 AND g.mode = 2 AND g.held = 0
        AND NOT EXISTS (SELECT 1 FROM effect AS e
-                        WHERE e.run_id = g.run_id AND e.state IN ('proposed', 'requested', 'unknown', 'needs_reconciliation'))
+                        WHERE e.run_id = g.run_id AND e.state IN ('requested', 'unknown', 'needs_reconciliation'))
        AND NOT EXISTS (SELECT 1 FROM effect_dispatch AS d WHERE d.run_id = g.run_id AND d.state = 'requested')
      ORDER BY g.run_id LIMIT $2 FOR UPDATE SKIP LOCKED),
 tries AS (DELETE FROM effect_dispatch AS d USING old WHERE d.run_id = old.run_id),
 effects AS (DELETE FROM effect AS e USING old WHERE e.run_id = old.run_id),
 ordinals AS (DELETE FROM slot_ordinal AS o USING old WHERE o.run_id = old.run_id),
+certificates AS (DELETE FROM approval_certificate AS c USING old WHERE c.run_id = old.run_id),
 steps AS (DELETE FROM step_fence AS s USING old WHERE s.run_id = old.run_id)
 DELETE FROM run_gate AS g USING old WHERE g.run_id = old.run_id
 RETURNING g.run_id;

@@ -129,6 +129,7 @@ class Event(google.protobuf.message.Message):
     USAGE_SETTLED_FIELD_NUMBER: builtins.int
     STEPS_FINISHED_FIELD_NUMBER: builtins.int
     COMMAND_ANSWERED_FIELD_NUMBER: builtins.int
+    APPROVAL_CONSUMED_FIELD_NUMBER: builtins.int
     event_id: builtins.bytes
     """128 random bits; equal for every delivery of the same fact."""
     at_ms: builtins.int
@@ -195,6 +196,10 @@ class Event(google.protobuf.message.Message):
     def command_answered(self) -> Global___CommandAnswered:
         """launch → readiness."""
 
+    @property
+    def approval_consumed(self) -> Global___ApprovalConsumed:
+        """gateway → launch."""
+
     def __init__(
         self,
         *,
@@ -216,12 +221,13 @@ class Event(google.protobuf.message.Message):
         usage_settled: Global___UsageSettled | None = ...,
         steps_finished: Global___StepsFinished | None = ...,
         command_answered: Global___CommandAnswered | None = ...,
+        approval_consumed: Global___ApprovalConsumed | None = ...,
     ) -> None: ...
-    _HasFieldArgType: typing_extensions.TypeAlias = typing.Literal["attempt_finished", b"attempt_finished", "command_answered", b"command_answered", "command_recorded", b"command_recorded", "effect_resolved", b"effect_resolved", "effect_unknown", b"effect_unknown", "fact", b"fact", "first_lease", b"first_lease", "graph_finished", b"graph_finished", "point_quiesced", b"point_quiesced", "run_closing", b"run_closing", "run_launched", b"run_launched", "step_finished", b"step_finished", "step_ready", b"step_ready", "step_revoked", b"step_revoked", "steps_finished", b"steps_finished", "usage_settled", b"usage_settled"]
+    _HasFieldArgType: typing_extensions.TypeAlias = typing.Literal["approval_consumed", b"approval_consumed", "attempt_finished", b"attempt_finished", "command_answered", b"command_answered", "command_recorded", b"command_recorded", "effect_resolved", b"effect_resolved", "effect_unknown", b"effect_unknown", "fact", b"fact", "first_lease", b"first_lease", "graph_finished", b"graph_finished", "point_quiesced", b"point_quiesced", "run_closing", b"run_closing", "run_launched", b"run_launched", "step_finished", b"step_finished", "step_ready", b"step_ready", "step_revoked", b"step_revoked", "steps_finished", b"steps_finished", "usage_settled", b"usage_settled"]
     def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
-    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["at_ms", b"at_ms", "attempt_finished", b"attempt_finished", "command_answered", b"command_answered", "command_recorded", b"command_recorded", "effect_resolved", b"effect_resolved", "effect_unknown", b"effect_unknown", "event_id", b"event_id", "fact", b"fact", "first_lease", b"first_lease", "graph_finished", b"graph_finished", "point_quiesced", b"point_quiesced", "run_closing", b"run_closing", "run_launched", b"run_launched", "step_finished", b"step_finished", "step_ready", b"step_ready", "step_revoked", b"step_revoked", "steps_finished", b"steps_finished", "traceparent", b"traceparent", "usage_settled", b"usage_settled"]
+    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["approval_consumed", b"approval_consumed", "at_ms", b"at_ms", "attempt_finished", b"attempt_finished", "command_answered", b"command_answered", "command_recorded", b"command_recorded", "effect_resolved", b"effect_resolved", "effect_unknown", b"effect_unknown", "event_id", b"event_id", "fact", b"fact", "first_lease", b"first_lease", "graph_finished", b"graph_finished", "point_quiesced", b"point_quiesced", "run_closing", b"run_closing", "run_launched", b"run_launched", "step_finished", b"step_finished", "step_ready", b"step_ready", "step_revoked", b"step_revoked", "steps_finished", b"steps_finished", "traceparent", b"traceparent", "usage_settled", b"usage_settled"]
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_fact: typing_extensions.TypeAlias = typing.Literal["run_launched", "run_closing", "step_ready", "step_revoked", "first_lease", "point_quiesced", "attempt_finished", "command_recorded", "effect_unknown", "effect_resolved", "step_finished", "graph_finished", "usage_settled", "steps_finished", "command_answered"]
+    _WhichOneofReturnType_fact: typing_extensions.TypeAlias = typing.Literal["run_launched", "run_closing", "step_ready", "step_revoked", "first_lease", "point_quiesced", "attempt_finished", "command_recorded", "effect_unknown", "effect_resolved", "step_finished", "graph_finished", "usage_settled", "steps_finished", "command_answered", "approval_consumed"]
     _WhichOneofArgType_fact: typing_extensions.TypeAlias = typing.Literal["fact", b"fact"]
     def WhichOneof(self, oneof_group: _WhichOneofArgType_fact) -> _WhichOneofReturnType_fact | None: ...
 
@@ -1076,3 +1082,30 @@ class UsageSettled(google.protobuf.message.Message):
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
 
 Global___UsageSettled: typing_extensions.TypeAlias = UsageSettled
+
+@typing.final
+class ApprovalConsumed(google.protobuf.message.Message):
+    """An approval has allowed its dispatch; it allows no other."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    RUN_ID_FIELD_NUMBER: builtins.int
+    APPROVAL_ID_FIELD_NUMBER: builtins.int
+    AT_MS_FIELD_NUMBER: builtins.int
+    run_id: builtins.bytes
+    """The run."""
+    approval_id: builtins.bytes
+    """The approval, 16 bytes."""
+    at_ms: builtins.int
+    """When, milliseconds since the Unix epoch."""
+    def __init__(
+        self,
+        *,
+        run_id: builtins.bytes = ...,
+        approval_id: builtins.bytes = ...,
+        at_ms: builtins.int = ...,
+    ) -> None: ...
+    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["approval_id", b"approval_id", "at_ms", b"at_ms", "run_id", b"run_id"]
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+
+Global___ApprovalConsumed: typing_extensions.TypeAlias = ApprovalConsumed

@@ -133,6 +133,7 @@ class Effect(google.protobuf.message.Message):
     TOKENS_FIELD_NUMBER: builtins.int
     EVIDENCE_FIELD_NUMBER: builtins.int
     TRIES_FIELD_NUMBER: builtins.int
+    VERSION_FIELD_NUMBER: builtins.int
     run_id: builtins.str
     """The run."""
     step_key: builtins.str
@@ -155,6 +156,8 @@ class Effect(google.protobuf.message.Message):
     """Tokens used (models)."""
     evidence: builtins.str
     """How a person or a look-up found the outcome: evidence in words."""
+    version: builtins.int
+    """Counts the changes of the slot."""
     @property
     def result(self) -> google.protobuf.struct_pb2.Value:
         """The answer, once there is one."""
@@ -194,10 +197,11 @@ class Effect(google.protobuf.message.Message):
         tokens: builtins.int = ...,
         evidence: builtins.str = ...,
         tries: collections.abc.Iterable[Global___Dispatch] | None = ...,
+        version: builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: typing_extensions.TypeAlias = typing.Literal["created_at", b"created_at", "failure", b"failure", "resolved_at", b"resolved_at", "result", b"result"]
     def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
-    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["cost_micros", b"cost_micros", "created_at", b"created_at", "dispatches", b"dispatches", "evidence", b"evidence", "failure", b"failure", "proposal_digest", b"proposal_digest", "replay_class", b"replay_class", "resolved_at", b"resolved_at", "result", b"result", "run_id", b"run_id", "slot", b"slot", "state", b"state", "step_key", b"step_key", "tokens", b"tokens", "tool", b"tool", "tries", b"tries"]
+    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["cost_micros", b"cost_micros", "created_at", b"created_at", "dispatches", b"dispatches", "evidence", b"evidence", "failure", b"failure", "proposal_digest", b"proposal_digest", "replay_class", b"replay_class", "resolved_at", b"resolved_at", "result", b"result", "run_id", b"run_id", "slot", b"slot", "state", b"state", "step_key", b"step_key", "tokens", b"tokens", "tool", b"tool", "tries", b"tries", "version", b"version"]
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
 
 Global___Effect: typing_extensions.TypeAlias = Effect

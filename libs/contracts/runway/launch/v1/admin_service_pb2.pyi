@@ -183,6 +183,7 @@ class CreateApiKeyRequest(google.protobuf.message.Message):
     def scopes(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
         """caller (always), worker, operator, fleet. A key with `fleet` may do what `worker` may, and its worker processes get attempts of
         every tenant; it is bound to no project, and has no rights in other tenants but under the lease of an attempt it was given.
+        `reviewer` may decide approvals.
         `bulk` takes nothing away: calls with such a key are the first to be shed while the installation is overloaded.
         """
 

@@ -28,7 +28,7 @@ from google.protobuf import struct_pb2 as google_dot_protobuf_dot_struct__pb2
 from google.protobuf import timestamp_pb2 as google_dot_protobuf_dot_timestamp__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1frunway/launch/v1/workflow.proto\x12\x10runway.launch.v1\x1a\x1b\x62uf/validate/validate.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1cgoogle/protobuf/struct.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xb1\x01\n\nJoinPolicy\x12\x17\n\x06preset\x18\x01 \x01(\tB\x07\xbaH\x04r\x02\x18 \x12\x19\n\x04need\x18\x02 \x01(\x05\x42\x0b\xbaH\x08\x1a\x06\x18\xa0\x8d\x06(\x00\x12;\n\non_failure\x18\x03 \x01(\x0e\x32\x1d.runway.launch.v1.JoinFailureB\x08\xbaH\x05\x82\x01\x02\x10\x01\x12\x32\n\x04rest\x18\x04 \x01(\x0e\x32\x1a.runway.launch.v1.JoinRestB\x08\xbaH\x05\x82\x01\x02\x10\x01\"=\n\x06\x45xpand\x12\x19\n\x08template\x18\x01 \x01(\tB\x07\xbaH\x04r\x02\x18\x64\x12\x18\n\x03max\x18\x02 \x01(\x05\x42\x0b\xbaH\x08\x1a\x06\x18\xa0\x8d\x06(\x00\"r\n\x04Need\x12\x18\n\x04step\x18\x01 \x01(\tB\n\xbaH\x07r\x05\x10\x01\x18\xc8\x01\x12\x33\n\x04when\x18\x02 \x01(\x0e\x32\x1b.runway.launch.v1.ConditionB\x08\xbaH\x05\x82\x01\x02\x10\x01\x12\x1b\n\tcondition\x18\x03 \x01(\tB\x08\xbaH\x05r\x03\x18\xe8\x07\"\xc2\x01\n\x0bRetryPolicy\x12\x1f\n\x0cmax_attempts\x18\x01 \x01(\x05\x42\t\xbaH\x06\x1a\x04\x18\x64(\x00\x12\x32\n\x0finitial_backoff\x18\x02 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x12\n\nmultiplier\x18\x03 \x01(\x01\x12.\n\x0bmax_backoff\x18\x04 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x1a\n\x08retry_on\x18\x05 \x03(\tB\x08\xbaH\x05\x92\x01\x02\x10\x10\"\xbc\x06\n\x08StepSpec\x12\x16\n\x03key\x18\x01 \x01(\tB\t\xbaH\x06r\x04\x10\x01\x18\x64\x12\x18\n\x07handler\x18\x02 \x01(\tB\x07\xbaH\x04r\x02\x18\x64\x12\x30\n\x05needs\x18\x03 \x03(\x0b\x32\x16.runway.launch.v1.NeedB\t\xbaH\x06\x92\x01\x03\x10\x80\x02\x12.\n\x04join\x18\x04 \x01(\x0e\x32\x16.runway.launch.v1.JoinB\x08\xbaH\x05\x82\x01\x02\x10\x01\x12,\n\x05retry\x18\x05 \x01(\x0b\x32\x1d.runway.launch.v1.RetryPolicy\x12*\n\x07timeout\x18\x06 \x01(\x0b\x32\x19.google.protobuf.Duration\x12,\n\tlease_ttl\x18\x07 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x17\n\x05tools\x18\x08 \x03(\tB\x08\xbaH\x05\x92\x01\x02\x10@\x12\x18\n\x06models\x18\t \x03(\tB\x08\xbaH\x05\x92\x01\x02\x10@\x12\x13\n\x0b\x63heckpoints\x18\n \x01(\x08\x12\x1a\n\x08requires\x18\x0b \x03(\tB\x08\xbaH\x05\x92\x01\x02\x10 \x12-\n\x0cinput_schema\x18\x0c \x01(\x0b\x32\x17.google.protobuf.Struct\x12.\n\routput_schema\x18\r \x01(\x0b\x32\x17.google.protobuf.Struct\x12\x1d\n\x0b\x64\x65scription\x18\x0e \x01(\tB\x08\xbaH\x05r\x03\x18\xd0\x0f\x12\x46\n\tresources\x18\x0f \x03(\x0b\x32).runway.launch.v1.StepSpec.ResourcesEntryB\x08\xbaH\x05\x9a\x01\x02\x10\x10\x12\x31\n\x0bjoin_policy\x18\x10 \x01(\x0b\x32\x1c.runway.launch.v1.JoinPolicy\x12\x1b\n\tcondition\x18\x11 \x01(\tB\x08\xbaH\x05r\x03\x18\xe8\x07\x12\x1a\n\x08\x66or_each\x18\x12 \x01(\tB\x08\xbaH\x05r\x03\x18\xe8\x07\x12\"\n\rmax_instances\x18\x13 \x01(\x05\x42\x0b\xbaH\x08\x1a\x06\x18\xa0\x8d\x06(\x00\x12(\n\x06\x65xpand\x18\x14 \x01(\x0b\x32\x18.runway.launch.v1.Expand\x1a\x30\n\x0eResourcesEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x03:\x02\x38\x01\"\xba\x02\n\x0cWorkflowSpec\x12\x17\n\x04name\x18\x01 \x01(\tB\t\xbaH\x06r\x04\x10\x01\x18?\x12\x18\n\x05\x62uild\x18\x02 \x01(\tB\t\xbaH\x06r\x04\x10\x01\x18?\x12\x36\n\x05steps\x18\x03 \x03(\x0b\x32\x1a.runway.launch.v1.StepSpecB\x0b\xbaH\x08\x92\x01\x05\x08\x01\x10\xe8\x07\x12\x1c\n\x0boutput_step\x18\x04 \x01(\tB\x07\xbaH\x04r\x02\x18\x64\x12-\n\x0cinput_schema\x18\x05 \x01(\x0b\x32\x17.google.protobuf.Struct\x12\x33\n\x10\x64\x65\x66\x61ult_deadline\x18\x06 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x1d\n\x0b\x64\x65scription\x18\x07 \x01(\tB\x08\xbaH\x05r\x03\x18\xd0\x0f\x12\x1e\n\tmax_steps\x18\x08 \x01(\x05\x42\x0b\xbaH\x08\x1a\x06\x18\xc0\x84=(\x00\"\xb0\x01\n\x0fWorkflowVersion\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0e\n\x06number\x18\x02 \x01(\x05\x12\x0e\n\x06\x64igest\x18\x03 \x01(\t\x12,\n\x04spec\x18\x04 \x01(\x0b\x32\x1e.runway.launch.v1.WorkflowSpec\x12\x30\n\x0cpublished_at\x18\x05 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x0f\n\x07project\x18\x06 \x01(\t*j\n\tCondition\x12\x19\n\x15\x43ONDITION_UNSPECIFIED\x10\x00\x12\x15\n\x11\x43ONDITION_SUCCESS\x10\x01\x12\x15\n\x11\x43ONDITION_FAILURE\x10\x02\x12\x14\n\x10\x43ONDITION_ALWAYS\x10\x03*8\n\x04Join\x12\x14\n\x10JOIN_UNSPECIFIED\x10\x00\x12\x0c\n\x08JOIN_ALL\x10\x01\x12\x0c\n\x08JOIN_ANY\x10\x02*s\n\x0bJoinFailure\x12\x1c\n\x18JOIN_FAILURE_UNSPECIFIED\x10\x00\x12\x15\n\x11JOIN_FAILURE_FAIL\x10\x01\x12\x16\n\x12JOIN_FAILURE_COUNT\x10\x02\x12\x17\n\x13JOIN_FAILURE_IGNORE\x10\x03*e\n\x08JoinRest\x12\x19\n\x15JOIN_REST_UNSPECIFIED\x10\x00\x12\x13\n\x0fJOIN_REST_AWAIT\x10\x01\x12\x14\n\x10JOIN_REST_CANCEL\x10\x02\x12\x13\n\x0fJOIN_REST_LEAVE\x10\x03\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1frunway/launch/v1/workflow.proto\x12\x10runway.launch.v1\x1a\x1b\x62uf/validate/validate.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1cgoogle/protobuf/struct.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xb1\x01\n\nJoinPolicy\x12\x17\n\x06preset\x18\x01 \x01(\tB\x07\xbaH\x04r\x02\x18 \x12\x19\n\x04need\x18\x02 \x01(\x05\x42\x0b\xbaH\x08\x1a\x06\x18\xa0\x8d\x06(\x00\x12;\n\non_failure\x18\x03 \x01(\x0e\x32\x1d.runway.launch.v1.JoinFailureB\x08\xbaH\x05\x82\x01\x02\x10\x01\x12\x32\n\x04rest\x18\x04 \x01(\x0e\x32\x1a.runway.launch.v1.JoinRestB\x08\xbaH\x05\x82\x01\x02\x10\x01\"=\n\x06\x45xpand\x12\x19\n\x08template\x18\x01 \x01(\tB\x07\xbaH\x04r\x02\x18\x64\x12\x18\n\x03max\x18\x02 \x01(\x05\x42\x0b\xbaH\x08\x1a\x06\x18\xa0\x8d\x06(\x00\"r\n\x04Need\x12\x18\n\x04step\x18\x01 \x01(\tB\n\xbaH\x07r\x05\x10\x01\x18\xc8\x01\x12\x33\n\x04when\x18\x02 \x01(\x0e\x32\x1b.runway.launch.v1.ConditionB\x08\xbaH\x05\x82\x01\x02\x10\x01\x12\x1b\n\tcondition\x18\x03 \x01(\tB\x08\xbaH\x05r\x03\x18\xe8\x07\"\xc2\x01\n\x0bRetryPolicy\x12\x1f\n\x0cmax_attempts\x18\x01 \x01(\x05\x42\t\xbaH\x06\x1a\x04\x18\x64(\x00\x12\x32\n\x0finitial_backoff\x18\x02 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x12\n\nmultiplier\x18\x03 \x01(\x01\x12.\n\x0bmax_backoff\x18\x04 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x1a\n\x08retry_on\x18\x05 \x03(\tB\x08\xbaH\x05\x92\x01\x02\x10\x10\"\xac\x01\n\x0c\x41pprovalRule\x12\x19\n\x05tools\x18\x01 \x03(\tB\n\xbaH\x07\x92\x01\x04\x08\x01\x10@\x12\x17\n\x04need\x18\x02 \x01(\x05\x42\t\xbaH\x06\x1a\x04\x18\x10(\x00\x12\x1a\n\x08\x65ligible\x18\x03 \x03(\tB\x08\xbaH\x05\x92\x01\x02\x10@\x12-\n\nexpires_in\x18\x04 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x1d\n\x0c\x61\x62ove_micros\x18\x05 \x01(\x03\x42\x07\xbaH\x04\"\x02(\x00\"\xf9\x06\n\x08StepSpec\x12\x16\n\x03key\x18\x01 \x01(\tB\t\xbaH\x06r\x04\x10\x01\x18\x64\x12\x18\n\x07handler\x18\x02 \x01(\tB\x07\xbaH\x04r\x02\x18\x64\x12\x30\n\x05needs\x18\x03 \x03(\x0b\x32\x16.runway.launch.v1.NeedB\t\xbaH\x06\x92\x01\x03\x10\x80\x02\x12.\n\x04join\x18\x04 \x01(\x0e\x32\x16.runway.launch.v1.JoinB\x08\xbaH\x05\x82\x01\x02\x10\x01\x12,\n\x05retry\x18\x05 \x01(\x0b\x32\x1d.runway.launch.v1.RetryPolicy\x12*\n\x07timeout\x18\x06 \x01(\x0b\x32\x19.google.protobuf.Duration\x12,\n\tlease_ttl\x18\x07 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x17\n\x05tools\x18\x08 \x03(\tB\x08\xbaH\x05\x92\x01\x02\x10@\x12\x18\n\x06models\x18\t \x03(\tB\x08\xbaH\x05\x92\x01\x02\x10@\x12\x13\n\x0b\x63heckpoints\x18\n \x01(\x08\x12\x1a\n\x08requires\x18\x0b \x03(\tB\x08\xbaH\x05\x92\x01\x02\x10 \x12-\n\x0cinput_schema\x18\x0c \x01(\x0b\x32\x17.google.protobuf.Struct\x12.\n\routput_schema\x18\r \x01(\x0b\x32\x17.google.protobuf.Struct\x12\x1d\n\x0b\x64\x65scription\x18\x0e \x01(\tB\x08\xbaH\x05r\x03\x18\xd0\x0f\x12\x46\n\tresources\x18\x0f \x03(\x0b\x32).runway.launch.v1.StepSpec.ResourcesEntryB\x08\xbaH\x05\x9a\x01\x02\x10\x10\x12\x31\n\x0bjoin_policy\x18\x10 \x01(\x0b\x32\x1c.runway.launch.v1.JoinPolicy\x12\x1b\n\tcondition\x18\x11 \x01(\tB\x08\xbaH\x05r\x03\x18\xe8\x07\x12\x1a\n\x08\x66or_each\x18\x12 \x01(\tB\x08\xbaH\x05r\x03\x18\xe8\x07\x12\"\n\rmax_instances\x18\x13 \x01(\x05\x42\x0b\xbaH\x08\x1a\x06\x18\xa0\x8d\x06(\x00\x12(\n\x06\x65xpand\x18\x14 \x01(\x0b\x32\x18.runway.launch.v1.Expand\x12;\n\tapprovals\x18\x1e \x03(\x0b\x32\x1e.runway.launch.v1.ApprovalRuleB\x08\xbaH\x05\x92\x01\x02\x10\x10\x1a\x30\n\x0eResourcesEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x03:\x02\x38\x01\"\xba\x02\n\x0cWorkflowSpec\x12\x17\n\x04name\x18\x01 \x01(\tB\t\xbaH\x06r\x04\x10\x01\x18?\x12\x18\n\x05\x62uild\x18\x02 \x01(\tB\t\xbaH\x06r\x04\x10\x01\x18?\x12\x36\n\x05steps\x18\x03 \x03(\x0b\x32\x1a.runway.launch.v1.StepSpecB\x0b\xbaH\x08\x92\x01\x05\x08\x01\x10\xe8\x07\x12\x1c\n\x0boutput_step\x18\x04 \x01(\tB\x07\xbaH\x04r\x02\x18\x64\x12-\n\x0cinput_schema\x18\x05 \x01(\x0b\x32\x17.google.protobuf.Struct\x12\x33\n\x10\x64\x65\x66\x61ult_deadline\x18\x06 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x1d\n\x0b\x64\x65scription\x18\x07 \x01(\tB\x08\xbaH\x05r\x03\x18\xd0\x0f\x12\x1e\n\tmax_steps\x18\x08 \x01(\x05\x42\x0b\xbaH\x08\x1a\x06\x18\xc0\x84=(\x00\"\xb0\x01\n\x0fWorkflowVersion\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0e\n\x06number\x18\x02 \x01(\x05\x12\x0e\n\x06\x64igest\x18\x03 \x01(\t\x12,\n\x04spec\x18\x04 \x01(\x0b\x32\x1e.runway.launch.v1.WorkflowSpec\x12\x30\n\x0cpublished_at\x18\x05 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x0f\n\x07project\x18\x06 \x01(\t*j\n\tCondition\x12\x19\n\x15\x43ONDITION_UNSPECIFIED\x10\x00\x12\x15\n\x11\x43ONDITION_SUCCESS\x10\x01\x12\x15\n\x11\x43ONDITION_FAILURE\x10\x02\x12\x14\n\x10\x43ONDITION_ALWAYS\x10\x03*8\n\x04Join\x12\x14\n\x10JOIN_UNSPECIFIED\x10\x00\x12\x0c\n\x08JOIN_ALL\x10\x01\x12\x0c\n\x08JOIN_ANY\x10\x02*s\n\x0bJoinFailure\x12\x1c\n\x18JOIN_FAILURE_UNSPECIFIED\x10\x00\x12\x15\n\x11JOIN_FAILURE_FAIL\x10\x01\x12\x16\n\x12JOIN_FAILURE_COUNT\x10\x02\x12\x17\n\x13JOIN_FAILURE_IGNORE\x10\x03*e\n\x08JoinRest\x12\x19\n\x15JOIN_REST_UNSPECIFIED\x10\x00\x12\x13\n\x0fJOIN_REST_AWAIT\x10\x01\x12\x14\n\x10JOIN_REST_CANCEL\x10\x02\x12\x13\n\x0fJOIN_REST_LEAVE\x10\x03\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -57,6 +57,14 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_RETRYPOLICY'].fields_by_name['max_attempts']._serialized_options = b'\272H\006\032\004\030d(\000'
   _globals['_RETRYPOLICY'].fields_by_name['retry_on']._loaded_options = None
   _globals['_RETRYPOLICY'].fields_by_name['retry_on']._serialized_options = b'\272H\005\222\001\002\020\020'
+  _globals['_APPROVALRULE'].fields_by_name['tools']._loaded_options = None
+  _globals['_APPROVALRULE'].fields_by_name['tools']._serialized_options = b'\272H\007\222\001\004\010\001\020@'
+  _globals['_APPROVALRULE'].fields_by_name['need']._loaded_options = None
+  _globals['_APPROVALRULE'].fields_by_name['need']._serialized_options = b'\272H\006\032\004\030\020(\000'
+  _globals['_APPROVALRULE'].fields_by_name['eligible']._loaded_options = None
+  _globals['_APPROVALRULE'].fields_by_name['eligible']._serialized_options = b'\272H\005\222\001\002\020@'
+  _globals['_APPROVALRULE'].fields_by_name['above_micros']._loaded_options = None
+  _globals['_APPROVALRULE'].fields_by_name['above_micros']._serialized_options = b'\272H\004\"\002(\000'
   _globals['_STEPSPEC_RESOURCESENTRY']._loaded_options = None
   _globals['_STEPSPEC_RESOURCESENTRY']._serialized_options = b'8\001'
   _globals['_STEPSPEC'].fields_by_name['key']._loaded_options = None
@@ -83,6 +91,8 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_STEPSPEC'].fields_by_name['for_each']._serialized_options = b'\272H\005r\003\030\350\007'
   _globals['_STEPSPEC'].fields_by_name['max_instances']._loaded_options = None
   _globals['_STEPSPEC'].fields_by_name['max_instances']._serialized_options = b'\272H\010\032\006\030\240\215\006(\000'
+  _globals['_STEPSPEC'].fields_by_name['approvals']._loaded_options = None
+  _globals['_STEPSPEC'].fields_by_name['approvals']._serialized_options = b'\272H\005\222\001\002\020\020'
   _globals['_WORKFLOWSPEC'].fields_by_name['name']._loaded_options = None
   _globals['_WORKFLOWSPEC'].fields_by_name['name']._serialized_options = b'\272H\006r\004\020\001\030?'
   _globals['_WORKFLOWSPEC'].fields_by_name['build']._loaded_options = None
@@ -95,14 +105,14 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_WORKFLOWSPEC'].fields_by_name['description']._serialized_options = b'\272H\005r\003\030\320\017'
   _globals['_WORKFLOWSPEC'].fields_by_name['max_steps']._loaded_options = None
   _globals['_WORKFLOWSPEC'].fields_by_name['max_steps']._serialized_options = b'\272H\010\032\006\030\300\204=(\000'
-  _globals['_CONDITION']._serialized_start=2060
-  _globals['_CONDITION']._serialized_end=2166
-  _globals['_JOIN']._serialized_start=2168
-  _globals['_JOIN']._serialized_end=2224
-  _globals['_JOINFAILURE']._serialized_start=2226
-  _globals['_JOINFAILURE']._serialized_end=2341
-  _globals['_JOINREST']._serialized_start=2343
-  _globals['_JOINREST']._serialized_end=2444
+  _globals['_CONDITION']._serialized_start=2296
+  _globals['_CONDITION']._serialized_end=2402
+  _globals['_JOIN']._serialized_start=2404
+  _globals['_JOIN']._serialized_end=2460
+  _globals['_JOINFAILURE']._serialized_start=2462
+  _globals['_JOINFAILURE']._serialized_end=2577
+  _globals['_JOINREST']._serialized_start=2579
+  _globals['_JOINREST']._serialized_end=2680
   _globals['_JOINPOLICY']._serialized_start=178
   _globals['_JOINPOLICY']._serialized_end=355
   _globals['_EXPAND']._serialized_start=357
@@ -111,12 +121,14 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_NEED']._serialized_end=534
   _globals['_RETRYPOLICY']._serialized_start=537
   _globals['_RETRYPOLICY']._serialized_end=731
-  _globals['_STEPSPEC']._serialized_start=734
-  _globals['_STEPSPEC']._serialized_end=1562
-  _globals['_STEPSPEC_RESOURCESENTRY']._serialized_start=1514
-  _globals['_STEPSPEC_RESOURCESENTRY']._serialized_end=1562
-  _globals['_WORKFLOWSPEC']._serialized_start=1565
-  _globals['_WORKFLOWSPEC']._serialized_end=1879
-  _globals['_WORKFLOWVERSION']._serialized_start=1882
-  _globals['_WORKFLOWVERSION']._serialized_end=2058
+  _globals['_APPROVALRULE']._serialized_start=734
+  _globals['_APPROVALRULE']._serialized_end=906
+  _globals['_STEPSPEC']._serialized_start=909
+  _globals['_STEPSPEC']._serialized_end=1798
+  _globals['_STEPSPEC_RESOURCESENTRY']._serialized_start=1750
+  _globals['_STEPSPEC_RESOURCESENTRY']._serialized_end=1798
+  _globals['_WORKFLOWSPEC']._serialized_start=1801
+  _globals['_WORKFLOWSPEC']._serialized_end=2115
+  _globals['_WORKFLOWVERSION']._serialized_start=2118
+  _globals['_WORKFLOWVERSION']._serialized_end=2294
 # @@protoc_insertion_point(module_scope)

@@ -260,6 +260,51 @@ class RetryPolicy(google.protobuf.message.Message):
 Global___RetryPolicy: typing_extensions.TypeAlias = RetryPolicy
 
 @typing.final
+class ApprovalRule(google.protobuf.message.Message):
+    """Calls of a step that need people's approval before they are made."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    TOOLS_FIELD_NUMBER: builtins.int
+    NEED_FIELD_NUMBER: builtins.int
+    ELIGIBLE_FIELD_NUMBER: builtins.int
+    EXPIRES_IN_FIELD_NUMBER: builtins.int
+    ABOVE_MICROS_FIELD_NUMBER: builtins.int
+    need: builtins.int
+    """How many approvers must approve. 0: 1."""
+    above_micros: builtins.int
+    """Only calls that hold more than this, in micros."""
+    @property
+    def tools(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
+        """Tools, or models as `model:NAME`; `*` is every one of the step."""
+
+    @property
+    def eligible(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
+        """Who may: names of approvers, or roles. Empty: everybody whose key has the scope `reviewer`. Never who launched the run, nor who
+        published the workflow version.
+        """
+
+    @property
+    def expires_in(self) -> google.protobuf.duration_pb2.Duration:
+        """How long a request is open, and what it allows good. Unset: the installation's default, one day."""
+
+    def __init__(
+        self,
+        *,
+        tools: collections.abc.Iterable[builtins.str] | None = ...,
+        need: builtins.int = ...,
+        eligible: collections.abc.Iterable[builtins.str] | None = ...,
+        expires_in: google.protobuf.duration_pb2.Duration | None = ...,
+        above_micros: builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: typing_extensions.TypeAlias = typing.Literal["expires_in", b"expires_in"]
+    def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
+    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["above_micros", b"above_micros", "eligible", b"eligible", "expires_in", b"expires_in", "need", b"need", "tools", b"tools"]
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+
+Global___ApprovalRule: typing_extensions.TypeAlias = ApprovalRule
+
+@typing.final
 class StepSpec(google.protobuf.message.Message):
     """One step and its contract."""
 
@@ -302,6 +347,7 @@ class StepSpec(google.protobuf.message.Message):
     FOR_EACH_FIELD_NUMBER: builtins.int
     MAX_INSTANCES_FIELD_NUMBER: builtins.int
     EXPAND_FIELD_NUMBER: builtins.int
+    APPROVALS_FIELD_NUMBER: builtins.int
     key: builtins.str
     """Unique in the workflow: letters, digits, `-`, `_`, `.`."""
     handler: builtins.str
@@ -372,6 +418,10 @@ class StepSpec(google.protobuf.message.Message):
     def expand(self) -> Global___Expand:
         """The step that this one makes many while it runs."""
 
+    @property
+    def approvals(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___ApprovalRule]:
+        """Which of its calls need an approval."""
+
     def __init__(
         self,
         *,
@@ -395,10 +445,11 @@ class StepSpec(google.protobuf.message.Message):
         for_each: builtins.str = ...,
         max_instances: builtins.int = ...,
         expand: Global___Expand | None = ...,
+        approvals: collections.abc.Iterable[Global___ApprovalRule] | None = ...,
     ) -> None: ...
     _HasFieldArgType: typing_extensions.TypeAlias = typing.Literal["expand", b"expand", "input_schema", b"input_schema", "join_policy", b"join_policy", "lease_ttl", b"lease_ttl", "output_schema", b"output_schema", "retry", b"retry", "timeout", b"timeout"]
     def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
-    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["checkpoints", b"checkpoints", "condition", b"condition", "description", b"description", "expand", b"expand", "for_each", b"for_each", "handler", b"handler", "input_schema", b"input_schema", "join", b"join", "join_policy", b"join_policy", "key", b"key", "lease_ttl", b"lease_ttl", "max_instances", b"max_instances", "models", b"models", "needs", b"needs", "output_schema", b"output_schema", "requires", b"requires", "resources", b"resources", "retry", b"retry", "timeout", b"timeout", "tools", b"tools"]
+    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["approvals", b"approvals", "checkpoints", b"checkpoints", "condition", b"condition", "description", b"description", "expand", b"expand", "for_each", b"for_each", "handler", b"handler", "input_schema", b"input_schema", "join", b"join", "join_policy", b"join_policy", "key", b"key", "lease_ttl", b"lease_ttl", "max_instances", b"max_instances", "models", b"models", "needs", b"needs", "output_schema", b"output_schema", "requires", b"requires", "resources", b"resources", "retry", b"retry", "timeout", b"timeout", "tools", b"tools"]
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
 
 Global___StepSpec: typing_extensions.TypeAlias = StepSpec

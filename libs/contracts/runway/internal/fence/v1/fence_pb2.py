@@ -26,7 +26,7 @@ from buf.validate import validate_pb2 as buf_dot_validate_dot_validate__pb2
 from runway.common.v1 import policy_pb2 as runway_dot_common_dot_v1_dot_policy__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n$runway/internal/fence/v1/fence.proto\x12\x18runway.internal.fence.v1\x1a\x1b\x62uf/validate/validate.proto\x1a\x1drunway/common/v1/policy.proto\"\xa5\x02\n\x07RunGate\x12\x17\n\x06run_id\x18\x01 \x01(\x0c\x42\x07\xbaH\x04z\x02h\x10\x12\x16\n\x05\x65poch\x18\x02 \x01(\x03\x42\x07\xbaH\x04\"\x02(\x00\x12\x36\n\x04mode\x18\x03 \x01(\x0e\x32\x1e.runway.internal.fence.v1.ModeB\x08\xbaH\x05\x82\x01\x02\x10\x01\x12\x18\n\x07outcome\x18\x04 \x01(\tB\x07\xbaH\x04r\x02\x18 \x12\x1f\n\x0c\x63\x61pabilities\x18\x05 \x03(\tB\t\xbaH\x06\x92\x01\x03\x10\x80\x02\x12\x1f\n\x0egranted_micros\x18\x06 \x01(\x03\x42\x07\xbaH\x04\"\x02(\x00\x12\"\n\x11\x65nvelope_sequence\x18\x07 \x01(\x03\x42\x07\xbaH\x04\"\x02(\x00\x12\x17\n\x06tenant\x18\x08 \x01(\tB\x07\xbaH\x04r\x02\x18?\x12\x18\n\x07project\x18\t \x01(\tB\x07\xbaH\x04r\x02\x18?\"\xb9\x01\n\tStepFence\x12\x17\n\x06run_id\x18\x01 \x01(\x0c\x42\x07\xbaH\x04z\x02h\x10\x12\x1c\n\x08step_key\x18\x02 \x01(\tB\n\xbaH\x07r\x05\x10\x01\x18\xc8\x01\x12 \n\x0f\x61uthority_epoch\x18\x03 \x01(\x03\x42\x07\xbaH\x04\"\x02(\x00\x12\x1c\n\x0blease_epoch\x18\x04 \x01(\x03\x42\x07\xbaH\x04\"\x02(\x00\x12\x1b\n\nattempt_id\x18\x05 \x01(\x0c\x42\x07\xbaH\x04z\x02h\x10\x12\x18\n\x10live_first_grant\x18\x06 \x01(\x08\"\xb0\x01\n\nScopeFence\x12\x34\n\x04kind\x18\x01 \x01(\tB&\xbaH#r!R\x06tenantR\x07projectR\x04toolR\x08provider\x12\x1c\n\x08scope_id\x18\x02 \x01(\tB\n\xbaH\x07r\x05\x10\x01\x18\x82\x01\x12\x16\n\x05\x65poch\x18\x03 \x01(\x03\x42\x07\xbaH\x04\"\x02(\x00\x12\x36\n\x04mode\x18\x04 \x01(\x0e\x32\x1e.runway.internal.fence.v1.ModeB\x08\xbaH\x05\x82\x01\x02\x10\x01\"\xeb\x01\n\x12RaiseFencesRequest\x12\x18\n\x07service\x18\x01 \x01(\tB\x07\xbaH\x04r\x02\x10\x01\x12;\n\x05gates\x18\x02 \x03(\x0b\x32!.runway.internal.fence.v1.RunGateB\t\xbaH\x06\x92\x01\x03\x10\xd0\x0f\x12=\n\x05steps\x18\x03 \x03(\x0b\x32#.runway.internal.fence.v1.StepFenceB\t\xbaH\x06\x92\x01\x03\x10\xd0\x0f\x12?\n\x06scopes\x18\x04 \x03(\x0b\x32$.runway.internal.fence.v1.ScopeFenceB\t\xbaH\x06\x92\x01\x03\x10\xc8\x01\"`\n\x10UnresolvedEffect\x12\x10\n\x08step_key\x18\x01 \x01(\t\x12\x0c\n\x04slot\x18\x02 \x01(\t\x12\r\n\x05state\x18\x03 \x01(\t\x12\x0c\n\x04tool\x18\x04 \x01(\t\x12\x0f\n\x07version\x18\x05 \x01(\x03\"\xfa\x01\n\x0bRaiseAnswer\x12\x11\n\tcommitted\x18\x01 \x01(\x08\x12/\n\x04gate\x18\x02 \x01(\x0b\x32!.runway.internal.fence.v1.RunGate\x12\x10\n\x08quiesced\x18\x03 \x01(\x08\x12>\n\nunresolved\x18\x04 \x03(\x0b\x32*.runway.internal.fence.v1.UnresolvedEffect\x12\x13\n\x0blive_leases\x18\x05 \x01(\x05\x12\x13\n\x0bused_micros\x18\x06 \x01(\x03\x12\x13\n\x0bused_tokens\x18\x07 \x01(\x03\x12\x16\n\x0eusage_sequence\x18\x08 \x01(\x03\"\xcd\x01\n\x13RaiseFencesResponse\x12\x34\n\x05gates\x18\x01 \x03(\x0b\x32%.runway.internal.fence.v1.RaiseAnswer\x12\x34\n\x05steps\x18\x02 \x03(\x0b\x32%.runway.internal.fence.v1.RaiseAnswer\x12\x35\n\x06scopes\x18\x03 \x03(\x0b\x32%.runway.internal.fence.v1.RaiseAnswer\x12\x13\n\x0bincarnation\x18\x04 \x01(\x03\"A\n\x08StepName\x12\x17\n\x06run_id\x18\x01 \x01(\x0c\x42\x07\xbaH\x04z\x02h\x10\x12\x1c\n\x08step_key\x18\x02 \x01(\tB\n\xbaH\x07r\x05\x10\x01\x18\xc8\x01\"\xbd\x01\n\x10GetFencesRequest\x12\x18\n\x07service\x18\x01 \x01(\tB\x07\xbaH\x04r\x02\x10\x01\x12\x1a\n\x07run_ids\x18\x02 \x03(\x0c\x42\t\xbaH\x06\x92\x01\x03\x10\xd0\x0f\x12<\n\x05steps\x18\x03 \x03(\x0b\x32\".runway.internal.fence.v1.StepNameB\t\xbaH\x06\x92\x01\x03\x10\xd0\x0f\x12\x35\n\topen_runs\x18\x04 \x01(\x0b\x32\".runway.internal.fence.v1.OpenRuns\"=\n\x08OpenRuns\x12\x16\n\x05\x61\x66ter\x18\x01 \x01(\x0c\x42\x07\xbaH\x04z\x02h\x10\x12\x19\n\x05limit\x18\x02 \x01(\x05\x42\n\xbaH\x07\x1a\x05\x18\xd0\x0f(\x01\"\xc4\x01\n\x11GetFencesResponse\x12\x30\n\x05gates\x18\x01 \x03(\x0b\x32!.runway.internal.fence.v1.RunGate\x12\x32\n\x05steps\x18\x02 \x03(\x0b\x32#.runway.internal.fence.v1.StepFence\x12\x34\n\x06scopes\x18\x03 \x03(\x0b\x32$.runway.internal.fence.v1.ScopeFence\x12\x13\n\x0bincarnation\x18\x04 \x01(\x03*@\n\x04Mode\x12\x14\n\x10MODE_UNSPECIFIED\x10\x00\x12\x11\n\rMODE_DRAINING\x10\x01\x12\x0f\n\x0bMODE_CLOSED\x10\x02\x32\xf4\x01\n\x0c\x46\x65nceService\x12t\n\x0bRaiseFences\x12,.runway.internal.fence.v1.RaiseFencesRequest\x1a-.runway.internal.fence.v1.RaiseFencesResponse\"\x08\xa8\xbb\x18\x05\xb0\xbb\x18\x03\x12n\n\tGetFences\x12*.runway.internal.fence.v1.GetFencesRequest\x1a+.runway.internal.fence.v1.GetFencesResponse\"\x08\xa8\xbb\x18\x05\xb0\xbb\x18\x03\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n$runway/internal/fence/v1/fence.proto\x12\x18runway.internal.fence.v1\x1a\x1b\x62uf/validate/validate.proto\x1a\x1drunway/common/v1/policy.proto\"\xa5\x02\n\x07RunGate\x12\x17\n\x06run_id\x18\x01 \x01(\x0c\x42\x07\xbaH\x04z\x02h\x10\x12\x16\n\x05\x65poch\x18\x02 \x01(\x03\x42\x07\xbaH\x04\"\x02(\x00\x12\x36\n\x04mode\x18\x03 \x01(\x0e\x32\x1e.runway.internal.fence.v1.ModeB\x08\xbaH\x05\x82\x01\x02\x10\x01\x12\x18\n\x07outcome\x18\x04 \x01(\tB\x07\xbaH\x04r\x02\x18 \x12\x1f\n\x0c\x63\x61pabilities\x18\x05 \x03(\tB\t\xbaH\x06\x92\x01\x03\x10\x80\x02\x12\x1f\n\x0egranted_micros\x18\x06 \x01(\x03\x42\x07\xbaH\x04\"\x02(\x00\x12\"\n\x11\x65nvelope_sequence\x18\x07 \x01(\x03\x42\x07\xbaH\x04\"\x02(\x00\x12\x17\n\x06tenant\x18\x08 \x01(\tB\x07\xbaH\x04r\x02\x18?\x12\x18\n\x07project\x18\t \x01(\tB\x07\xbaH\x04r\x02\x18?\"\xb9\x01\n\tStepFence\x12\x17\n\x06run_id\x18\x01 \x01(\x0c\x42\x07\xbaH\x04z\x02h\x10\x12\x1c\n\x08step_key\x18\x02 \x01(\tB\n\xbaH\x07r\x05\x10\x01\x18\xc8\x01\x12 \n\x0f\x61uthority_epoch\x18\x03 \x01(\x03\x42\x07\xbaH\x04\"\x02(\x00\x12\x1c\n\x0blease_epoch\x18\x04 \x01(\x03\x42\x07\xbaH\x04\"\x02(\x00\x12\x1b\n\nattempt_id\x18\x05 \x01(\x0c\x42\x07\xbaH\x04z\x02h\x10\x12\x18\n\x10live_first_grant\x18\x06 \x01(\x08\"\xb0\x01\n\nScopeFence\x12\x34\n\x04kind\x18\x01 \x01(\tB&\xbaH#r!R\x06tenantR\x07projectR\x04toolR\x08provider\x12\x1c\n\x08scope_id\x18\x02 \x01(\tB\n\xbaH\x07r\x05\x10\x01\x18\x82\x01\x12\x16\n\x05\x65poch\x18\x03 \x01(\x03\x42\x07\xbaH\x04\"\x02(\x00\x12\x36\n\x04mode\x18\x04 \x01(\x0e\x32\x1e.runway.internal.fence.v1.ModeB\x08\xbaH\x05\x82\x01\x02\x10\x01\"\xb8\x02\n\x12RaiseFencesRequest\x12\x18\n\x07service\x18\x01 \x01(\tB\x07\xbaH\x04r\x02\x10\x01\x12;\n\x05gates\x18\x02 \x03(\x0b\x32!.runway.internal.fence.v1.RunGateB\t\xbaH\x06\x92\x01\x03\x10\xd0\x0f\x12=\n\x05steps\x18\x03 \x03(\x0b\x32#.runway.internal.fence.v1.StepFenceB\t\xbaH\x06\x92\x01\x03\x10\xd0\x0f\x12?\n\x06scopes\x18\x04 \x03(\x0b\x32$.runway.internal.fence.v1.ScopeFenceB\t\xbaH\x06\x92\x01\x03\x10\xc8\x01\x12K\n\tapprovals\x18\x05 \x03(\x0b\x32-.runway.internal.fence.v1.ApprovalCertificateB\t\xbaH\x06\x92\x01\x03\x10\xc8\x01\"\x99\x01\n\x11\x41pprovalSignature\x12\x1b\n\npublic_key\x18\x01 \x01(\x0c\x42\x07\xbaH\x04z\x02h \x12\x1a\n\tsignature\x18\x02 \x01(\x0c\x42\x07\xbaH\x04z\x02h@\x12\x1c\n\x08\x61pprover\x18\x03 \x01(\tB\n\xbaH\x07r\x05\x10\x01\x18\xc8\x01\x12\x13\n\x0b\x62reak_glass\x18\x04 \x01(\x08\x12\x18\n\x06reason\x18\x05 \x01(\tB\x08\xbaH\x05r\x03\x18\xe8\x07\"\xc4\x03\n\x13\x41pprovalCertificate\x12\x1c\n\x0b\x61pproval_id\x18\x01 \x01(\x0c\x42\x07\xbaH\x04z\x02h\x10\x12\x17\n\x06run_id\x18\x02 \x01(\x0c\x42\x07\xbaH\x04z\x02h\x10\x12\x1c\n\x08step_key\x18\x03 \x01(\tB\n\xbaH\x07r\x05\x10\x01\x18\xc8\x01\x12\x18\n\x04slot\x18\x04 \x01(\tB\n\xbaH\x07r\x05\x10\x01\x18\xc8\x01\x12\x18\n\x04tool\x18\x05 \x01(\tB\n\xbaH\x07r\x05\x10\x01\x18\xc8\x01\x12\x17\n\x06\x64igest\x18\x06 \x01(\x0c\x42\x07\xbaH\x04z\x02h \x12\x18\n\x06policy\x18\x07 \x01(\tB\x08\xbaH\x05r\x03\x98\x01@\x12!\n\x10proposal_version\x18\x08 \x01(\x03\x42\x07\xbaH\x04\"\x02(\x01\x12\x1c\n\x0bhold_micros\x18\t \x01(\x03\x42\x07\xbaH\x04\"\x02(\x00\x12\x1b\n\nexpires_ms\x18\n \x01(\x03\x42\x07\xbaH\x04\"\x02 \x00\x12H\n\x08standing\x18\x0b \x01(\x0e\x32*.runway.internal.fence.v1.ApprovalStandingB\n\xbaH\x07\x82\x01\x04\x18\x01\x18\x02\x12I\n\nsignatures\x18\x0c \x03(\x0b\x32+.runway.internal.fence.v1.ApprovalSignatureB\x08\xbaH\x05\x92\x01\x02\x10@\"\x87\x01\n\x0e\x41pprovalAnswer\x12\x11\n\tcommitted\x18\x01 \x01(\x08\x12<\n\x08standing\x18\x02 \x01(\x0e\x32*.runway.internal.fence.v1.ApprovalStanding\x12\x13\n\x0b\x63onsumed_ms\x18\x03 \x01(\x03\x12\x0f\n\x07problem\x18\x04 \x01(\t\"`\n\x10UnresolvedEffect\x12\x10\n\x08step_key\x18\x01 \x01(\t\x12\x0c\n\x04slot\x18\x02 \x01(\t\x12\r\n\x05state\x18\x03 \x01(\t\x12\x0c\n\x04tool\x18\x04 \x01(\t\x12\x0f\n\x07version\x18\x05 \x01(\x03\"\xfa\x01\n\x0bRaiseAnswer\x12\x11\n\tcommitted\x18\x01 \x01(\x08\x12/\n\x04gate\x18\x02 \x01(\x0b\x32!.runway.internal.fence.v1.RunGate\x12\x10\n\x08quiesced\x18\x03 \x01(\x08\x12>\n\nunresolved\x18\x04 \x03(\x0b\x32*.runway.internal.fence.v1.UnresolvedEffect\x12\x13\n\x0blive_leases\x18\x05 \x01(\x05\x12\x13\n\x0bused_micros\x18\x06 \x01(\x03\x12\x13\n\x0bused_tokens\x18\x07 \x01(\x03\x12\x16\n\x0eusage_sequence\x18\x08 \x01(\x03\"\x8a\x02\n\x13RaiseFencesResponse\x12\x34\n\x05gates\x18\x01 \x03(\x0b\x32%.runway.internal.fence.v1.RaiseAnswer\x12\x34\n\x05steps\x18\x02 \x03(\x0b\x32%.runway.internal.fence.v1.RaiseAnswer\x12\x35\n\x06scopes\x18\x03 \x03(\x0b\x32%.runway.internal.fence.v1.RaiseAnswer\x12\x13\n\x0bincarnation\x18\x04 \x01(\x03\x12;\n\tapprovals\x18\x05 \x03(\x0b\x32(.runway.internal.fence.v1.ApprovalAnswer\"A\n\x08StepName\x12\x17\n\x06run_id\x18\x01 \x01(\x0c\x42\x07\xbaH\x04z\x02h\x10\x12\x1c\n\x08step_key\x18\x02 \x01(\tB\n\xbaH\x07r\x05\x10\x01\x18\xc8\x01\"\xbd\x01\n\x10GetFencesRequest\x12\x18\n\x07service\x18\x01 \x01(\tB\x07\xbaH\x04r\x02\x10\x01\x12\x1a\n\x07run_ids\x18\x02 \x03(\x0c\x42\t\xbaH\x06\x92\x01\x03\x10\xd0\x0f\x12<\n\x05steps\x18\x03 \x03(\x0b\x32\".runway.internal.fence.v1.StepNameB\t\xbaH\x06\x92\x01\x03\x10\xd0\x0f\x12\x35\n\topen_runs\x18\x04 \x01(\x0b\x32\".runway.internal.fence.v1.OpenRuns\"=\n\x08OpenRuns\x12\x16\n\x05\x61\x66ter\x18\x01 \x01(\x0c\x42\x07\xbaH\x04z\x02h\x10\x12\x19\n\x05limit\x18\x02 \x01(\x05\x42\n\xbaH\x07\x1a\x05\x18\xd0\x0f(\x01\"\xc4\x01\n\x11GetFencesResponse\x12\x30\n\x05gates\x18\x01 \x03(\x0b\x32!.runway.internal.fence.v1.RunGate\x12\x32\n\x05steps\x18\x02 \x03(\x0b\x32#.runway.internal.fence.v1.StepFence\x12\x34\n\x06scopes\x18\x03 \x03(\x0b\x32$.runway.internal.fence.v1.ScopeFence\x12\x13\n\x0bincarnation\x18\x04 \x01(\x03*@\n\x04Mode\x12\x14\n\x10MODE_UNSPECIFIED\x10\x00\x12\x11\n\rMODE_DRAINING\x10\x01\x12\x0f\n\x0bMODE_CLOSED\x10\x02*\xb3\x01\n\x10\x41pprovalStanding\x12!\n\x1d\x41PPROVAL_STANDING_UNSPECIFIED\x10\x00\x12\x1c\n\x18\x41PPROVAL_STANDING_ISSUED\x10\x01\x12\x1f\n\x1b\x41PPROVAL_STANDING_WITHDRAWN\x10\x02\x12\x1e\n\x1a\x41PPROVAL_STANDING_CONSUMED\x10\x03\x12\x1d\n\x19\x41PPROVAL_STANDING_REFUSED\x10\x04\x32\xf4\x01\n\x0c\x46\x65nceService\x12t\n\x0bRaiseFences\x12,.runway.internal.fence.v1.RaiseFencesRequest\x1a-.runway.internal.fence.v1.RaiseFencesResponse\"\x08\xa8\xbb\x18\x05\xb0\xbb\x18\x03\x12n\n\tGetFences\x12*.runway.internal.fence.v1.GetFencesRequest\x1a+.runway.internal.fence.v1.GetFencesResponse\"\x08\xa8\xbb\x18\x05\xb0\xbb\x18\x03\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -77,6 +77,40 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_RAISEFENCESREQUEST'].fields_by_name['steps']._serialized_options = b'\272H\006\222\001\003\020\320\017'
   _globals['_RAISEFENCESREQUEST'].fields_by_name['scopes']._loaded_options = None
   _globals['_RAISEFENCESREQUEST'].fields_by_name['scopes']._serialized_options = b'\272H\006\222\001\003\020\310\001'
+  _globals['_RAISEFENCESREQUEST'].fields_by_name['approvals']._loaded_options = None
+  _globals['_RAISEFENCESREQUEST'].fields_by_name['approvals']._serialized_options = b'\272H\006\222\001\003\020\310\001'
+  _globals['_APPROVALSIGNATURE'].fields_by_name['public_key']._loaded_options = None
+  _globals['_APPROVALSIGNATURE'].fields_by_name['public_key']._serialized_options = b'\272H\004z\002h '
+  _globals['_APPROVALSIGNATURE'].fields_by_name['signature']._loaded_options = None
+  _globals['_APPROVALSIGNATURE'].fields_by_name['signature']._serialized_options = b'\272H\004z\002h@'
+  _globals['_APPROVALSIGNATURE'].fields_by_name['approver']._loaded_options = None
+  _globals['_APPROVALSIGNATURE'].fields_by_name['approver']._serialized_options = b'\272H\007r\005\020\001\030\310\001'
+  _globals['_APPROVALSIGNATURE'].fields_by_name['reason']._loaded_options = None
+  _globals['_APPROVALSIGNATURE'].fields_by_name['reason']._serialized_options = b'\272H\005r\003\030\350\007'
+  _globals['_APPROVALCERTIFICATE'].fields_by_name['approval_id']._loaded_options = None
+  _globals['_APPROVALCERTIFICATE'].fields_by_name['approval_id']._serialized_options = b'\272H\004z\002h\020'
+  _globals['_APPROVALCERTIFICATE'].fields_by_name['run_id']._loaded_options = None
+  _globals['_APPROVALCERTIFICATE'].fields_by_name['run_id']._serialized_options = b'\272H\004z\002h\020'
+  _globals['_APPROVALCERTIFICATE'].fields_by_name['step_key']._loaded_options = None
+  _globals['_APPROVALCERTIFICATE'].fields_by_name['step_key']._serialized_options = b'\272H\007r\005\020\001\030\310\001'
+  _globals['_APPROVALCERTIFICATE'].fields_by_name['slot']._loaded_options = None
+  _globals['_APPROVALCERTIFICATE'].fields_by_name['slot']._serialized_options = b'\272H\007r\005\020\001\030\310\001'
+  _globals['_APPROVALCERTIFICATE'].fields_by_name['tool']._loaded_options = None
+  _globals['_APPROVALCERTIFICATE'].fields_by_name['tool']._serialized_options = b'\272H\007r\005\020\001\030\310\001'
+  _globals['_APPROVALCERTIFICATE'].fields_by_name['digest']._loaded_options = None
+  _globals['_APPROVALCERTIFICATE'].fields_by_name['digest']._serialized_options = b'\272H\004z\002h '
+  _globals['_APPROVALCERTIFICATE'].fields_by_name['policy']._loaded_options = None
+  _globals['_APPROVALCERTIFICATE'].fields_by_name['policy']._serialized_options = b'\272H\005r\003\230\001@'
+  _globals['_APPROVALCERTIFICATE'].fields_by_name['proposal_version']._loaded_options = None
+  _globals['_APPROVALCERTIFICATE'].fields_by_name['proposal_version']._serialized_options = b'\272H\004\"\002(\001'
+  _globals['_APPROVALCERTIFICATE'].fields_by_name['hold_micros']._loaded_options = None
+  _globals['_APPROVALCERTIFICATE'].fields_by_name['hold_micros']._serialized_options = b'\272H\004\"\002(\000'
+  _globals['_APPROVALCERTIFICATE'].fields_by_name['expires_ms']._loaded_options = None
+  _globals['_APPROVALCERTIFICATE'].fields_by_name['expires_ms']._serialized_options = b'\272H\004\"\002 \000'
+  _globals['_APPROVALCERTIFICATE'].fields_by_name['standing']._loaded_options = None
+  _globals['_APPROVALCERTIFICATE'].fields_by_name['standing']._serialized_options = b'\272H\007\202\001\004\030\001\030\002'
+  _globals['_APPROVALCERTIFICATE'].fields_by_name['signatures']._loaded_options = None
+  _globals['_APPROVALCERTIFICATE'].fields_by_name['signatures']._serialized_options = b'\272H\005\222\001\002\020@'
   _globals['_STEPNAME'].fields_by_name['run_id']._loaded_options = None
   _globals['_STEPNAME'].fields_by_name['run_id']._serialized_options = b'\272H\004z\002h\020'
   _globals['_STEPNAME'].fields_by_name['step_key']._loaded_options = None
@@ -95,8 +129,10 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_FENCESERVICE'].methods_by_name['RaiseFences']._serialized_options = b'\250\273\030\005\260\273\030\003'
   _globals['_FENCESERVICE'].methods_by_name['GetFences']._loaded_options = None
   _globals['_FENCESERVICE'].methods_by_name['GetFences']._serialized_options = b'\250\273\030\005\260\273\030\003'
-  _globals['_MODE']._serialized_start=2107
-  _globals['_MODE']._serialized_end=2171
+  _globals['_MODE']._serialized_start=2994
+  _globals['_MODE']._serialized_end=3058
+  _globals['_APPROVALSTANDING']._serialized_start=3061
+  _globals['_APPROVALSTANDING']._serialized_end=3240
   _globals['_RUNGATE']._serialized_start=127
   _globals['_RUNGATE']._serialized_end=420
   _globals['_STEPFENCE']._serialized_start=423
@@ -104,21 +140,27 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_SCOPEFENCE']._serialized_start=611
   _globals['_SCOPEFENCE']._serialized_end=787
   _globals['_RAISEFENCESREQUEST']._serialized_start=790
-  _globals['_RAISEFENCESREQUEST']._serialized_end=1025
-  _globals['_UNRESOLVEDEFFECT']._serialized_start=1027
-  _globals['_UNRESOLVEDEFFECT']._serialized_end=1123
-  _globals['_RAISEANSWER']._serialized_start=1126
-  _globals['_RAISEANSWER']._serialized_end=1376
-  _globals['_RAISEFENCESRESPONSE']._serialized_start=1379
-  _globals['_RAISEFENCESRESPONSE']._serialized_end=1584
-  _globals['_STEPNAME']._serialized_start=1586
-  _globals['_STEPNAME']._serialized_end=1651
-  _globals['_GETFENCESREQUEST']._serialized_start=1654
-  _globals['_GETFENCESREQUEST']._serialized_end=1843
-  _globals['_OPENRUNS']._serialized_start=1845
-  _globals['_OPENRUNS']._serialized_end=1906
-  _globals['_GETFENCESRESPONSE']._serialized_start=1909
-  _globals['_GETFENCESRESPONSE']._serialized_end=2105
-  _globals['_FENCESERVICE']._serialized_start=2174
-  _globals['_FENCESERVICE']._serialized_end=2418
+  _globals['_RAISEFENCESREQUEST']._serialized_end=1102
+  _globals['_APPROVALSIGNATURE']._serialized_start=1105
+  _globals['_APPROVALSIGNATURE']._serialized_end=1258
+  _globals['_APPROVALCERTIFICATE']._serialized_start=1261
+  _globals['_APPROVALCERTIFICATE']._serialized_end=1713
+  _globals['_APPROVALANSWER']._serialized_start=1716
+  _globals['_APPROVALANSWER']._serialized_end=1851
+  _globals['_UNRESOLVEDEFFECT']._serialized_start=1853
+  _globals['_UNRESOLVEDEFFECT']._serialized_end=1949
+  _globals['_RAISEANSWER']._serialized_start=1952
+  _globals['_RAISEANSWER']._serialized_end=2202
+  _globals['_RAISEFENCESRESPONSE']._serialized_start=2205
+  _globals['_RAISEFENCESRESPONSE']._serialized_end=2471
+  _globals['_STEPNAME']._serialized_start=2473
+  _globals['_STEPNAME']._serialized_end=2538
+  _globals['_GETFENCESREQUEST']._serialized_start=2541
+  _globals['_GETFENCESREQUEST']._serialized_end=2730
+  _globals['_OPENRUNS']._serialized_start=2732
+  _globals['_OPENRUNS']._serialized_end=2793
+  _globals['_GETFENCESRESPONSE']._serialized_start=2796
+  _globals['_GETFENCESRESPONSE']._serialized_end=2992
+  _globals['_FENCESERVICE']._serialized_start=3243
+  _globals['_FENCESERVICE']._serialized_end=3487
 # @@protoc_insertion_point(module_scope)

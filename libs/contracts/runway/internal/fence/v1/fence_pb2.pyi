@@ -43,6 +43,38 @@ MODE_CLOSED: Mode.ValueType  # 2
 """Nothing of the run commits any more, but receipts."""
 Global___Mode: typing_extensions.TypeAlias = Mode
 
+class _ApprovalStanding:
+    ValueType = typing.NewType("ValueType", builtins.int)
+    V: typing_extensions.TypeAlias = ValueType
+
+class _ApprovalStandingEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._EnumTypeWrapper[_ApprovalStanding.ValueType], builtins.type):
+    DESCRIPTOR: google.protobuf.descriptor.EnumDescriptor
+    APPROVAL_STANDING_UNSPECIFIED: _ApprovalStanding.ValueType  # 0
+    """Not a value."""
+    APPROVAL_STANDING_ISSUED: _ApprovalStanding.ValueType  # 1
+    """It allows one dispatch of its proposal."""
+    APPROVAL_STANDING_WITHDRAWN: _ApprovalStanding.ValueType  # 2
+    """It allows nothing any more."""
+    APPROVAL_STANDING_CONSUMED: _ApprovalStanding.ValueType  # 3
+    """It has allowed its dispatch. Only in answers."""
+    APPROVAL_STANDING_REFUSED: _ApprovalStanding.ValueType  # 4
+    """It is not good: a signature does not verify, or it says something else than the certificate. Only in answers."""
+
+class ApprovalStanding(_ApprovalStanding, metaclass=_ApprovalStandingEnumTypeWrapper):
+    """How far an approval is good. Merges by maximum: what was withdrawn stays withdrawn."""
+
+APPROVAL_STANDING_UNSPECIFIED: ApprovalStanding.ValueType  # 0
+"""Not a value."""
+APPROVAL_STANDING_ISSUED: ApprovalStanding.ValueType  # 1
+"""It allows one dispatch of its proposal."""
+APPROVAL_STANDING_WITHDRAWN: ApprovalStanding.ValueType  # 2
+"""It allows nothing any more."""
+APPROVAL_STANDING_CONSUMED: ApprovalStanding.ValueType  # 3
+"""It has allowed its dispatch. Only in answers."""
+APPROVAL_STANDING_REFUSED: ApprovalStanding.ValueType  # 4
+"""It is not good: a signature does not verify, or it says something else than the certificate. Only in answers."""
+Global___ApprovalStanding: typing_extensions.TypeAlias = ApprovalStanding
+
 @typing.final
 class RunGate(google.protobuf.message.Message):
     """The fence of a run. Compared by (epoch, mode)."""
@@ -176,6 +208,7 @@ class RaiseFencesRequest(google.protobuf.message.Message):
     GATES_FIELD_NUMBER: builtins.int
     STEPS_FIELD_NUMBER: builtins.int
     SCOPES_FIELD_NUMBER: builtins.int
+    APPROVALS_FIELD_NUMBER: builtins.int
     service: builtins.str
     """The point asked: scheduler, gateway or checkpoint."""
     @property
@@ -190,6 +223,10 @@ class RaiseFencesRequest(google.protobuf.message.Message):
     def scopes(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___ScopeFence]:
         """Fences of scopes."""
 
+    @property
+    def approvals(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___ApprovalCertificate]:
+        """Certificates of approvals; only at the gateway."""
+
     def __init__(
         self,
         *,
@@ -197,11 +234,143 @@ class RaiseFencesRequest(google.protobuf.message.Message):
         gates: collections.abc.Iterable[Global___RunGate] | None = ...,
         steps: collections.abc.Iterable[Global___StepFence] | None = ...,
         scopes: collections.abc.Iterable[Global___ScopeFence] | None = ...,
+        approvals: collections.abc.Iterable[Global___ApprovalCertificate] | None = ...,
     ) -> None: ...
-    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["gates", b"gates", "scopes", b"scopes", "service", b"service", "steps", b"steps"]
+    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["approvals", b"approvals", "gates", b"gates", "scopes", b"scopes", "service", b"service", "steps", b"steps"]
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
 
 Global___RaiseFencesRequest: typing_extensions.TypeAlias = RaiseFencesRequest
+
+@typing.final
+class ApprovalSignature(google.protobuf.message.Message):
+    """One approver's signed decision."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    PUBLIC_KEY_FIELD_NUMBER: builtins.int
+    SIGNATURE_FIELD_NUMBER: builtins.int
+    APPROVER_FIELD_NUMBER: builtins.int
+    BREAK_GLASS_FIELD_NUMBER: builtins.int
+    REASON_FIELD_NUMBER: builtins.int
+    public_key: builtins.bytes
+    """The approver's public key, 32 bytes of Ed25519."""
+    signature: builtins.bytes
+    """Over the statement of the certificate for this approver, as deploy/handbook/approvals.md writes it down."""
+    approver: builtins.str
+    """Whose decision it is."""
+    break_glass: builtins.bool
+    """An operator decided alone, against the rule, for a reason."""
+    reason: builtins.str
+    """Why, as it was signed."""
+    def __init__(
+        self,
+        *,
+        public_key: builtins.bytes = ...,
+        signature: builtins.bytes = ...,
+        approver: builtins.str = ...,
+        break_glass: builtins.bool = ...,
+        reason: builtins.str = ...,
+    ) -> None: ...
+    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["approver", b"approver", "break_glass", b"break_glass", "public_key", b"public_key", "reason", b"reason", "signature", b"signature"]
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+
+Global___ApprovalSignature: typing_extensions.TypeAlias = ApprovalSignature
+
+@typing.final
+class ApprovalCertificate(google.protobuf.message.Message):
+    """An approval as the gateway needs it: what exactly is allowed, and by whose signatures."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    APPROVAL_ID_FIELD_NUMBER: builtins.int
+    RUN_ID_FIELD_NUMBER: builtins.int
+    STEP_KEY_FIELD_NUMBER: builtins.int
+    SLOT_FIELD_NUMBER: builtins.int
+    TOOL_FIELD_NUMBER: builtins.int
+    DIGEST_FIELD_NUMBER: builtins.int
+    POLICY_FIELD_NUMBER: builtins.int
+    PROPOSAL_VERSION_FIELD_NUMBER: builtins.int
+    HOLD_MICROS_FIELD_NUMBER: builtins.int
+    EXPIRES_MS_FIELD_NUMBER: builtins.int
+    STANDING_FIELD_NUMBER: builtins.int
+    SIGNATURES_FIELD_NUMBER: builtins.int
+    approval_id: builtins.bytes
+    """The approval, 16 bytes."""
+    run_id: builtins.bytes
+    """The run, 16 bytes."""
+    step_key: builtins.str
+    """The step."""
+    slot: builtins.str
+    """The slot of the effect."""
+    tool: builtins.str
+    """The tool, or `model:NAME`."""
+    digest: builtins.bytes
+    """SHA-256 of the canonical arguments."""
+    policy: builtins.str
+    """The policy under which it was asked: digest of the workflow version that the run pins, hexadecimal."""
+    proposal_version: builtins.int
+    """Version of the slot when it was proposed: a proposal that was made again has another."""
+    hold_micros: builtins.int
+    """What the call may hold at most, in micros."""
+    expires_ms: builtins.int
+    """Good until then, milliseconds since the Unix epoch."""
+    standing: Global___ApprovalStanding.ValueType
+    """How far it is good."""
+    @property
+    def signatures(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___ApprovalSignature]:
+        """Decisions of those who approved."""
+
+    def __init__(
+        self,
+        *,
+        approval_id: builtins.bytes = ...,
+        run_id: builtins.bytes = ...,
+        step_key: builtins.str = ...,
+        slot: builtins.str = ...,
+        tool: builtins.str = ...,
+        digest: builtins.bytes = ...,
+        policy: builtins.str = ...,
+        proposal_version: builtins.int = ...,
+        hold_micros: builtins.int = ...,
+        expires_ms: builtins.int = ...,
+        standing: Global___ApprovalStanding.ValueType = ...,
+        signatures: collections.abc.Iterable[Global___ApprovalSignature] | None = ...,
+    ) -> None: ...
+    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["approval_id", b"approval_id", "digest", b"digest", "expires_ms", b"expires_ms", "hold_micros", b"hold_micros", "policy", b"policy", "proposal_version", b"proposal_version", "run_id", b"run_id", "signatures", b"signatures", "slot", b"slot", "standing", b"standing", "step_key", b"step_key", "tool", b"tool"]
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+
+Global___ApprovalCertificate: typing_extensions.TypeAlias = ApprovalCertificate
+
+@typing.final
+class ApprovalAnswer(google.protobuf.message.Message):
+    """What became of one certificate."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    COMMITTED_FIELD_NUMBER: builtins.int
+    STANDING_FIELD_NUMBER: builtins.int
+    CONSUMED_MS_FIELD_NUMBER: builtins.int
+    PROBLEM_FIELD_NUMBER: builtins.int
+    committed: builtins.bool
+    """Whether it was judged. False: repeat it."""
+    standing: Global___ApprovalStanding.ValueType
+    """How the approval stands at the gateway after it."""
+    consumed_ms: builtins.int
+    """When it was used, milliseconds since the Unix epoch; 0: it was not."""
+    problem: builtins.str
+    """Why it was refused."""
+    def __init__(
+        self,
+        *,
+        committed: builtins.bool = ...,
+        standing: Global___ApprovalStanding.ValueType = ...,
+        consumed_ms: builtins.int = ...,
+        problem: builtins.str = ...,
+    ) -> None: ...
+    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["committed", b"committed", "consumed_ms", b"consumed_ms", "problem", b"problem", "standing", b"standing"]
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+
+Global___ApprovalAnswer: typing_extensions.TypeAlias = ApprovalAnswer
 
 @typing.final
 class UnresolvedEffect(google.protobuf.message.Message):
@@ -293,7 +462,7 @@ Global___RaiseAnswer: typing_extensions.TypeAlias = RaiseAnswer
 
 @typing.final
 class RaiseFencesResponse(google.protobuf.message.Message):
-    """Answers in the order of the request: gates, then steps, then scopes."""
+    """Answers in the order of the request, each kind by itself."""
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
@@ -301,6 +470,7 @@ class RaiseFencesResponse(google.protobuf.message.Message):
     STEPS_FIELD_NUMBER: builtins.int
     SCOPES_FIELD_NUMBER: builtins.int
     INCARNATION_FIELD_NUMBER: builtins.int
+    APPROVALS_FIELD_NUMBER: builtins.int
     incarnation: builtins.int
     """Incarnation of the point's database at the commit."""
     @property
@@ -315,6 +485,10 @@ class RaiseFencesResponse(google.protobuf.message.Message):
     def scopes(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___RaiseAnswer]:
         """One per scope."""
 
+    @property
+    def approvals(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___ApprovalAnswer]:
+        """One per certificate."""
+
     def __init__(
         self,
         *,
@@ -322,8 +496,9 @@ class RaiseFencesResponse(google.protobuf.message.Message):
         steps: collections.abc.Iterable[Global___RaiseAnswer] | None = ...,
         scopes: collections.abc.Iterable[Global___RaiseAnswer] | None = ...,
         incarnation: builtins.int = ...,
+        approvals: collections.abc.Iterable[Global___ApprovalAnswer] | None = ...,
     ) -> None: ...
-    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["gates", b"gates", "incarnation", b"incarnation", "scopes", b"scopes", "steps", b"steps"]
+    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["approvals", b"approvals", "gates", b"gates", "incarnation", b"incarnation", "scopes", b"scopes", "steps", b"steps"]
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
 
 Global___RaiseFencesResponse: typing_extensions.TypeAlias = RaiseFencesResponse
