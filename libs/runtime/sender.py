@@ -1,6 +1,6 @@
 """Authoritative for how an outbox reaches other services: events to their inbox, raises to their leaf port.
 
-A raise row holds one gate, step or scope; rows that travel together are merged into one RPC and its answers are given back
+A raise row holds one gate, step, scope or approval; rows that travel together are merged into one RPC and its answers are given back
 one by one. Can go wrong: a point that answers fewer items than it was asked; then all of them are sent again.
 """
 
@@ -36,7 +36,7 @@ class PeerSender:
         places: list[tuple[str, int]] = []
         for payload in payloads:
             one = fence_pb2.RaiseFencesRequest.FromString(payload)
-            kind = "gates" if one.gates else "steps" if one.steps else "scopes"
+            kind = next(name for name in ("gates", "steps", "approvals", "scopes") if getattr(one, name) or name == "scopes")
             items = getattr(merged, kind)
             places.append((kind, len(items)))
             items.extend(getattr(one, kind))

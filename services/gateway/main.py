@@ -43,6 +43,7 @@ from services.gateway.servicer import SERVICE, GatewayServicer
 from services.gateway.servicer_buckets import BucketServicer, BucketViewServicer
 from services.gateway.servicer_control import EffectServicer, GatewayFences
 from services.gateway.settings import GatewaySettings
+from services.gateway.store.approvals import CertificateStore
 from services.gateway.store.buckets import BucketStore
 from services.gateway.store.effects import EffectStore
 from services.gateway.store.processes import ProcessStore
@@ -140,7 +141,7 @@ async def compose(host: Host) -> Service:
             ),
         ],
         stuck=GatewayStuck(ports, db).list_stuck,
-        fences=GatewayFences(FencePoint(leaf_db, standing), collecting, relay),
+        fences=GatewayFences(FencePoint(leaf_db, standing), collecting, relay, CertificateStore(leaf_db)),
         loops=[
             Loop("relay", relay.run),
             *loops(ports, calls, settings),

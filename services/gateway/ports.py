@@ -4,6 +4,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Protocol, TypeVar
 from uuid import UUID
 
+from libs.fence.certificates import Standing
 from libs.fence.values import Admission, Asked, Judgement, Verdict
 from libs.kernel.clock import Clock
 from libs.kernel.ids import IdSource
@@ -135,6 +136,8 @@ class Admitted:
     n: int = 0
     free: int = 0
     effect: Effect | None = None
+    approval_id: UUID | None = None
+    """The approval that allowed it, which is used up."""
 
     @property
     def verdict(self) -> Verdict:
@@ -187,6 +190,15 @@ class Attended:
 
 
 @value(frozen=True, slots=True)
+class Held:
+    """How an approval stands here, and when it was used; `problem`: why it is not held at all."""
+
+    standing: Standing
+    consumed_ms: int = 0
+    problem: str = ""
+
+
+@value(frozen=True, slots=True)
 class Stuck:
     """An effect that waits: unknown, for a person, or under way for long."""
 
@@ -216,12 +228,16 @@ class Notices(Protocol):
         """UsageSettled."""
         ...
 
+    def consumed(self, run_id: UUID, approval_id: UUID, now_ms: int) -> Notice:
+        """ApprovalConsumed."""
+        ...
+
 
 class Transaction(Protocol):
     """One transaction of the gateway's database."""
 
-    async def admit(self, intents: Sequence[Intent], process: UUID, now_ms: int) -> list[Admitted]:
-        """Locks scopes and gates, then judges and stores in one statement."""
+    async def admit(self, intents: Sequence[Intent], process: UUID, notices: Notices, now_ms: int) -> list[Admitted]:
+        """Locks scopes and gates, then judges and stores in one statement; tells launch of approvals that were used."""
         ...
 
     async def judge(self, admissions: Sequence[Admission]) -> list[Judgement]:

@@ -11,6 +11,7 @@ from runway.internal.gateway.v1 import gateway_internal_pb2_grpc
 from libs.fence.raising import FencePoint
 from libs.outbox import Outgoing, Relay
 from services.gateway import translate
+from services.gateway.app.hold_approvals import Certificates, hold_approvals
 from services.gateway.app.inspect_effects import inspect_effects
 from services.gateway.app.resolve_effects import resolve_effects
 from services.gateway.ports import Ports
@@ -36,8 +37,11 @@ class EffectServicer(gateway_internal_pb2_grpc.EffectServiceServicer):
 class GatewayFences:
     """The gateway's leaf RPCs; implements `FencesHandler`. Events that a raise caused leave at once after its commit."""
 
-    def __init__(self, point: FencePoint, collecting: Callable[[], dict[UUID, list[Outgoing]]], relay: Relay) -> None:
+    def __init__(
+        self, point: FencePoint, collecting: Callable[[], dict[UUID, list[Outgoing]]], relay: Relay, certificates: Certificates
+    ) -> None:
         self._point = point
+        self._certificates = certificates
         self._collecting = collecting
         self._relay = relay
 
@@ -47,6 +51,9 @@ class GatewayFences:
         response = await self._point.raise_fences(request)
         committed = {UUID(bytes=a.gate.run_id) for a in (*response.gates, *response.steps) if a.committed}
         self._relay.offer([event for run_id in committed for event in collected.get(run_id, ())])
+        if request.approvals:
+            answers = await hold_approvals(self._certificates, [translate.certificate(item) for item in request.approvals])
+            response.approvals.extend(translate.held(answer) for answer in answers)
         return response
 
     async def get_fences(self, request: fence_pb2.GetFencesRequest) -> fence_pb2.GetFencesResponse:

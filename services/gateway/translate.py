@@ -15,15 +15,17 @@ from google.protobuf.timestamp_pb2 import Timestamp
 from jsonschema import Draft202012Validator
 from runway.common.v1 import common_pb2
 from runway.gateway.v1 import gateway_service_pb2 as pb
+from runway.internal.fence.v1 import fence_pb2
 from runway.internal.gateway.v1 import gateway_internal_pb2 as internal_pb
 
+from libs.fence.certificates import Certificate, Signature, Standing, Subject
 from libs.kernel.ids import uuid_from_bytes
 from libs.kernel.refusal import Reason, Refusal, invalid_field
 from libs.rpc.values import check_value
 from services.gateway.app.resolve_effects import Recorded
 from services.gateway.domain.effect import Effect, EffectName, Failed, ReplayClass, Resolution, State, Try
 from services.gateway.domain.lookup import Finding, Inspection
-from services.gateway.ports import Tool
+from services.gateway.ports import Held, Tool
 
 LARGEST_INTEGER = 2**53 - 1
 """Of RFC 8785's integers. 2^53 itself, which a Value may hold, stays a float and is written the same."""
@@ -162,6 +164,7 @@ def effect_message(effect: Effect, tries: Sequence[Try] = ()) -> pb.Effect:
         tokens=effect.tokens,
         evidence=effect.evidence,
         tries=[_dispatch(one) for one in tries],
+        version=effect.version,
     )
 
 
@@ -243,6 +246,34 @@ def inspection(found: Inspection | None) -> internal_pb.Inspection:
         settle_ms=found.settle_ms,
         version=found.version,
         state=found.state,
+    )
+
+
+def certificate(message: fence_pb2.ApprovalCertificate) -> Certificate:
+    """An approval off the wire."""
+    subject = Subject(
+        approval_id=uuid_from_bytes(message.approval_id, "approvals.approval_id"),
+        run_id=uuid_from_bytes(message.run_id, "approvals.run_id"),
+        step_key=message.step_key,
+        slot=message.slot,
+        tool=message.tool,
+        digest=message.digest,
+        policy=message.policy,
+        proposal_version=message.proposal_version,
+        hold_micros=message.hold_micros,
+        expires_ms=message.expires_ms,
+    )
+    signatures = [Signature(s.public_key, s.signature, s.approver, s.break_glass, s.reason) for s in message.signatures]
+    return Certificate(subject, Standing(int(message.standing)), signatures)
+
+
+def held(answer: Held | None) -> fence_pb2.ApprovalAnswer:
+    """How an approval stands; None: it was not judged in time."""
+    if answer is None:
+        return fence_pb2.ApprovalAnswer(committed=False)
+    standing = fence_pb2.ApprovalStanding.ValueType(int(answer.standing))
+    return fence_pb2.ApprovalAnswer(
+        committed=True, standing=standing, consumed_ms=answer.consumed_ms, problem=answer.problem[:500]
     )
 
 

@@ -19,7 +19,7 @@ async def admit_intents(ports: Ports, calls: Calls, intents: Sequence[Intent]) -
     started: set[int] = set()
 
     async def work(tx: Transaction) -> list[Admitted]:
-        return await tx.admit(intents, ports.process, ports.clock.now_ms())
+        return await tx.admit(intents, ports.process, ports.notices, ports.clock.now_ms())
 
     try:
         admitted = await ports.store.run(work)

@@ -101,6 +101,8 @@ class Invoker:
                 return self._answer(admitted.effect, intent)
             case Verdict.REPLAYED | Verdict.TAKEN:
                 return self._answer(await self._attach(admitted, deadline_s), intent)
+            case Verdict.APPROVAL if admitted.effect is not None:
+                raise _needs_approval(admitted.effect)
             case Verdict.BUDGET:
                 raise _exhausted(intent, admitted)
             case Verdict.DENIED:
@@ -140,7 +142,7 @@ class Invoker:
             if dry.reason is not Reason.PROVIDER_SATURATED or not intent.slot:
                 raise
             effect = await self._ports.store.effect(EffectName(asked.run_id, asked.step_key, intent.slot))
-            if effect is None or not (effect.state in ANSWERED or effect.state in UNRESOLVED):
+            if effect is None or effect.state is State.PROPOSED or effect.state not in ANSWERED | UNRESOLVED:
                 raise
             return NOTHING  # the ledger answers, or the call under way does
 
@@ -235,6 +237,16 @@ def _unknown(effect: Effect) -> Refusal:
         f"the outcome of slot {effect.name.slot} is unknown" + ("; a person must decide" if person else ""),
         remedy="do not repeat it: WaitEffect tells when it is resolved; the reconciler looks it up or asks a person",
         detail=_facts(effect),
+    )
+
+
+def _needs_approval(effect: Effect) -> Refusal:
+    facts = {"tool": effect.tool, "digest": effect.proposal_digest.hex(), "hold_micros": str(effect.proposal_hold)}
+    return Refusal(
+        Reason.APPROVAL_REQUIRED,
+        f"{effect.tool} in slot {effect.name.slot} needs an approval of exactly these arguments before it is called",
+        remedy="yield with an APPROVAL command that names slot, tool, digest, version and content; repeat the call once it is decided",
+        detail=_facts(effect) | facts,
     )
 
 

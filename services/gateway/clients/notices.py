@@ -63,6 +63,11 @@ class EventNotices:
             fact.usage_sequence, fact.used_micros, fact.used_tokens = usage.sequence, usage.micros, usage.tokens
         return self._event(run_id, "launch", "point_quiesced", events_pb2.Event(point_quiesced=fact), now_ms)
 
+    def consumed(self, run_id: UUID, approval_id: UUID, now_ms: int) -> Notice:
+        """ApprovalConsumed."""
+        fact = events_pb2.ApprovalConsumed(run_id=run_id.bytes, approval_id=approval_id.bytes, at_ms=now_ms)
+        return self._event(run_id, "launch", "approval_consumed", events_pb2.Event(approval_consumed=fact), now_ms)
+
     def usage(self, usage: Usage, now_ms: int) -> Notice:
         """UsageSettled."""
         fact = events_pb2.UsageSettled(

@@ -93,6 +93,8 @@ class Effect:
     changed_ms: int
     resolved_ms: int
     ordinal: int = 0
+    proposal_hold: int = 0
+    """What the proposed call wants to hold."""
 
     @property
     def resolved(self) -> bool:

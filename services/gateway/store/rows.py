@@ -35,6 +35,7 @@ def effect(row: Any) -> Effect:
         changed_ms=row["changed_ms"],
         resolved_ms=row["resolved_ms"],
         ordinal=row["ordinal"],
+        proposal_hold=row["proposal_hold"],
     )
 
 

@@ -24,6 +24,8 @@ from services.gateway.store import rows
 ADMISSION = Queries.load(Path(__file__).parent / "sql" / "admission.sql")
 EFFECTS = Queries.load(Path(__file__).parent / "sql" / "effects.sql")
 _USED = (Verdict.REPLAYED, Verdict.TAKEN)
+_TOLD = (*_USED, Verdict.APPROVAL)
+"""Verdicts that say what the slot holds."""
 _Ordinal = tuple[UUID, str, UUID, str]
 
 
@@ -40,7 +42,7 @@ class GatewayTx:
         self._ids = ids
         self.sent: list[Outgoing] = []
 
-    async def admit(self, intents: Sequence[Intent], process: UUID, now_ms: int) -> list[Admitted]:
+    async def admit(self, intents: Sequence[Intent], process: UUID, notices: Notices, now_ms: int) -> list[Admitted]:
         """Locks, names slots that have no name, judges and stores."""
         await FenceStore(self._tx).lock([intent.admission for intent in intents])
         named, ordinals = await self._named(intents)
@@ -48,8 +50,14 @@ class GatewayTx:
         names = [EffectName(i.asked.run_id, i.asked.step_key, i.slot) for i in named]
         verdicts = [Verdict(row["verdict"]) for row in rows_]
         await self._keep_ordinals(ordinals, verdicts)
-        used = [name for name, verdict in zip(names, verdicts, strict=True) if verdict in _USED]
+        used = [name for name, verdict in zip(names, verdicts, strict=True) if verdict in _TOLD]
         known = await self.effects(used) if used else {}
+        used_up = [
+            (name.run_id, row["approval_id"])
+            for name, verdict, row in zip(names, verdicts, rows_, strict=True)
+            if verdict is Verdict.OK and row["approval_id"] is not None
+        ]
+        await self.send([notices.consumed(*approval, now_ms) for approval in used_up], now_ms)
         return [
             Admitted(
                 Judgement(
@@ -61,7 +69,8 @@ class GatewayTx:
                 name,
                 n=row["n"] or 0,
                 free=row["free"] or 0,
-                effect=known.get(name) if verdict in _USED else None,
+                effect=known.get(name) if verdict in _TOLD else None,
+                approval_id=row["approval_id"],
             )
             for name, verdict, row in zip(names, verdicts, rows_, strict=True)
         ]

@@ -15,12 +15,14 @@ from libs.pg import Database, Statement
 from libs.runtime.ids import SystemIds
 from libs.testkit.clocks import ManualClock
 from libs.testkit.waiting import wait_until
+from services.gateway.clients.notices import EventNotices
 from services.gateway.domain.effect import EffectName, ReplayClass
 from services.gateway.ports import Admitted, Intent, Transaction
 from services.gateway.store.effects import EffectStore
 
 T = TypeVar("T")
 PROCESS = UUID(int=7)
+POLICY = "ab" * 32
 WAITING = Statement(
     "waiting",
     "SELECT count(*) AS n FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'",
@@ -91,7 +93,7 @@ class Ledger:
 
     async def admit(self, items: Sequence[Intent], process: UUID = PROCESS) -> list[Admitted]:
         async def work(tx: Transaction) -> list[Admitted]:
-            return await tx.admit(items, process, self.clock.now_ms())
+            return await tx.admit(items, process, EventNotices(self.ids), self.clock.now_ms())
 
         return await self.store.run(work)
 
@@ -112,14 +114,42 @@ class Ledger:
         await self.hand.execute("INSERT INTO step_fence VALUES ($1, $2, $3, $4, $5)", *values)
 
     async def effect(
-        self, state: str, run: int = 0, step: str = "s", slot: str = "x", *, kind: str = "idempotent", proposal: bytes = b"q"
+        self,
+        state: str,
+        run: int = 0,
+        step: str = "s",
+        slot: str = "x",
+        *,
+        kind: str = "idempotent",
+        proposal: bytes = b"q",
+        hold: int = 0,
     ) -> None:
         await self.hand.execute(
             "INSERT INTO effect (run_id, step_key, slot, tool, replay_class, state, version, dispatches, answered, proposal,"
-            " proposal_digest, tenant, project, created_ms, changed_ms) VALUES ($1, $2, $3, 'git', $4, $5, 1, 1, 1, $6, $7,"
-            " 't0', 'p0', 0, 0)",
-            *(run_id(run), step, slot, kind, state, proposal, digest(proposal)),
+            " proposal_digest, tenant, project, proposal_hold, created_ms, changed_ms) VALUES ($1, $2, $3, 'git', $4, $5, 1, 1, 1, $6, $7,"
+            " 't0', 'p0', $8, 0, 0)",
+            *(run_id(run), step, slot, kind, state, proposal, digest(proposal), hold),
         )
+
+    async def certificate(self, run: int = 0, step: str = "s", slot: str = "x", **other: object) -> None:
+        facts: dict[str, object] = {
+            "run_id": run_id(run),
+            "step_key": step,
+            "slot": slot,
+            "approval_id": uuid4(),
+            "tool": "git",
+            "digest": digest(b"q"),
+            "policy": POLICY,
+            "proposal_version": 1,
+            "hold": 10,
+            "expires_ms": 2**50,
+            "approvers": 1,
+            "break_glass": False,
+            "standing": 1,
+        } | other
+        places = ", ".join(f"${number}" for number in range(1, len(facts) + 1))
+        names = ", ".join(facts)
+        await self.hand.execute(f"INSERT INTO approval_certificate ({names}) VALUES ({places})", *facts.values())
 
     async def wrong_ledgers(self) -> int:
         return int(await self.hand.fetchval(WRONG_LEDGERS))

@@ -10,13 +10,13 @@ import pytest
 
 from libs.fence.store import QUERIES as FENCES
 from libs.fence.values import Verdict
-from libs.kernel.ids import NIL
+from libs.kernel.ids import NIL, digest
 from libs.testkit.databases import prepare_all
 from services.gateway.domain.effect import ReplayClass
 from services.gateway.ports import Intent
 from services.gateway.store.processes import PROCESSES
 from services.gateway.store.transaction import ADMISSION, EFFECTS
-from tests.store.gateway.harness import PROCESS, Ledger, item, run_id
+from tests.store.gateway.harness import POLICY, PROCESS, Ledger, item, run_id
 
 STATES = ["requested", "succeeded", "failed", "absent", "unknown", "needs_reconciliation", "observed", "not_sent", "proposed"]
 
@@ -35,6 +35,8 @@ class World:
     effects: dict[tuple[UUID, str, str], tuple[str, str, bytes, str]] = field(default_factory=dict)
     stopped: set[tuple[str, str]] = field(default_factory=set)
     asked_first: dict[tuple[UUID, str, str], Verdict] = field(default_factory=dict)
+    rules: dict[UUID, tuple[int, int, str]] = field(default_factory=dict)
+    approved: dict[tuple[UUID, str, str], tuple[bytes, int, int]] = field(default_factory=dict)
 
 
 def fence_rule(world: World, one: Intent) -> Verdict | None:
@@ -67,13 +69,17 @@ def rule(world: World, one: Intent) -> Verdict:
     state, kind, proposal, tool = world.effects.get(slot, ("", "", b"", ""))
     both_pure = kind == "pure" and one.replay_class is ReplayClass.PURE and tool == one.admission.tool
     pure_again = both_pure and state == "succeeded" and proposal != one.proposal
-    if state and state not in ("failed", "absent", "not_sent") and not pure_again:
+    if state and state not in ("failed", "absent", "not_sent", "proposed") and not pure_again:
         return Verdict.REPLAYED if state in ("succeeded", "observed") else Verdict.TAKEN
     world.fences.setdefault(
         (asked.run_id, asked.step_key), (asked.fence.authority_epoch, asked.fence.lease_epoch, asked.fence.attempt_id)
     )
     if slot in world.asked_first:
-        return Verdict.BUDGET if world.asked_first[slot] is Verdict.BUDGET else Verdict.TAKEN
+        first = world.asked_first[slot]
+        return first if first in (Verdict.BUDGET, Verdict.APPROVAL) else Verdict.TAKEN
+    if needs_approval(world, one, state, proposal, tool):
+        world.asked_first[slot] = Verdict.APPROVAL
+        return Verdict.APPROVAL
     gate = world.gates[asked.run_id]
     if gate["free"] < one.hold:
         world.asked_first[slot] = Verdict.BUDGET
@@ -82,6 +88,16 @@ def rule(world: World, one: Intent) -> Verdict:
     world.asked_first[slot] = Verdict.OK
     world.effects[slot] = ("requested", one.replay_class.value, one.proposal, one.admission.tool)
     return Verdict.OK
+
+
+def needs_approval(world: World, one: Intent, state: str, proposal: bytes, tool: str) -> bool:
+    """Whether a rule names the call, and nothing that is held allows exactly it."""
+    need, above, named = world.rules.get(one.asked.run_id, (0, 0, ""))
+    if not need or one.asked.step_key != "t" or named not in (one.admission.tool, "*") or max(one.hold, 1) <= above:
+        return False
+    allowed, approvers, hold = world.approved.get((one.asked.run_id, one.asked.step_key, one.slot), (b"", 0, 0))
+    same = state == "proposed" and tool == one.admission.tool and proposal == one.proposal == allowed and one.hold == hold == 10
+    return not same or approvers < need
 
 
 async def fill(ledger: Ledger, rnd: random.Random) -> World:
@@ -96,7 +112,12 @@ async def fill(ledger: Ledger, rnd: random.Random) -> World:
                 "stamp": rnd.choice([world.incarnation] * 9 + [0]),
             }
             await ledger.gate(run, **gate)
-            await ledger.hand.execute("UPDATE run_gate SET capabilities = '{tool:git,tool:rm}' WHERE run_id = $1", run_id(run))
+            grant = ["tool:git", "tool:rm", f"approval:other:1:0:{POLICY}:*"]
+            if rnd.random() < 0.7:
+                need, above, named = rnd.choice([1, 2]), rnd.choice([0, 15]), rnd.choice(["git", "*"])
+                world.rules[run_id(run)] = (need, above, named)
+                grant.append(f"approval:t:{need}:{above}:{POLICY}:{named}")
+            await ledger.hand.execute("UPDATE run_gate SET capabilities = $2 WHERE run_id = $1", run_id(run), grant)
             world.gates[run_id(run)] = {**gate, "free": gate["granted"]}
         for step in "st":
             if rnd.random() < 0.6:
@@ -107,7 +128,11 @@ async def fill(ledger: Ledger, rnd: random.Random) -> World:
                 if rnd.random() < 0.4:
                     state, kind = rnd.choice(STATES), rnd.choice(["idempotent", "pure"])
                     proposal = rnd.choice([b"p", b"q"])
-                    await ledger.effect(state, run, step, slot, kind=kind, proposal=proposal)
+                    await ledger.effect(state, run, step, slot, kind=kind, proposal=proposal, hold=10)
+                    if rnd.random() < 0.6:
+                        approvers = rnd.choice([1, 2])
+                        await ledger.certificate(run, step, slot, digest=digest(b"q"), approvers=approvers)
+                        world.approved[(run_id(run), step, slot)] = (b"q", approvers, 10)
                     world.effects[(run_id(run), step, slot)] = (state, kind, proposal, "git")
     for kind_, scope in (("tenant", "t1"), ("tool", "rm")):
         if rnd.random() < 0.5:
@@ -121,7 +146,7 @@ async def test_verdicts_equal_an_oracle_that_judges_one_by_one(ledger: Ledger) -
     seen: set[Verdict] = set()
     for seed in range(60):
         rnd = random.Random(seed)
-        await ledger.hand.execute("TRUNCATE scope_fence, run_gate, step_fence, effect, effect_dispatch")
+        await ledger.hand.execute("TRUNCATE scope_fence, run_gate, step_fence, effect, effect_dispatch, approval_certificate")
         world = await fill(ledger, rnd)
         items = [
             item(
