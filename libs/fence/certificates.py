@@ -1,8 +1,8 @@
 """Authoritative for what an approver signs, and for how a rule travels in a run's grant.
 
 A signature is over the statement: a line that names its purpose, then one JSON object in canonical form (RFC 8785), so that any
-language can make and check it. Whoever relies on an approval verifies it himself: launch when it is decided, the gateway before it
-holds it. Can go wrong: a statement that leaves out what is relied on. Everything that the gateway compares is in it.
+language can make and check it. Whoever relies on an approval verifies it himself: launch when it is decided, the gateway
+before it holds it. Can go wrong: a statement that leaves out what is relied on. Everything that the gateway compares is in it.
 """
 
 import json

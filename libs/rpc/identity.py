@@ -21,8 +21,8 @@ SCOPE_REVIEWER = "reviewer"
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """Whom an API key belongs to. Every key may call; `worker`, `operator`, `reviewer` and `fleet` are granted beside that. `bulk` grants
-    nothing: it says that calls with the key are shed before others'.
+    """Whom an API key belongs to. Every key may call; `worker`, `operator`, `reviewer` and `fleet` are granted beside that.
+    `bulk` grants nothing: it says that calls with the key are shed before others'.
 
     A fleet is worker processes that serve every tenant. Its key belongs to a tenant and has no rights beyond it, except under
     a lease: `acting_for`.

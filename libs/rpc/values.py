@@ -6,6 +6,7 @@ another, an object is three and a list two, and an output travels on inside a ti
 """
 
 import math
+from typing import Any
 
 from google.protobuf import struct_pb2
 
@@ -33,6 +34,21 @@ def check_value(value: struct_pb2.Value, field: str) -> None:
             pending += [(item, f"{path}.{key}", depth + 3) for key, item in current.struct_value.fields.items()]
         elif kind is None and path != field:
             raise invalid_field(path, "has no kind", "send null_value for null")
+
+
+def plain_value(value: struct_pb2.Value) -> Any:
+    """A Value as JSON data; whole numbers that RFC 8785 writes as such come as integers. Digests are taken over this."""
+    kind = value.WhichOneof("kind")
+    if kind == "struct_value":
+        return {key: plain_value(child) for key, child in value.struct_value.fields.items()}
+    if kind == "list_value":
+        return [plain_value(child) for child in value.list_value.values]
+    if kind == "number_value":
+        number = value.number_value
+        return int(number) if number.is_integer() and abs(number) < LARGEST else number
+    if kind in (None, "null_value"):
+        return None
+    return getattr(value, kind)
 
 
 def _check_number(number: float, path: str) -> None:

@@ -1,7 +1,7 @@
 """Authoritative for how an outbox reaches other services: events to their inbox, raises to their leaf port.
 
-A raise row holds one gate, step, scope or approval; rows that travel together are merged into one RPC and its answers are given back
-one by one. Can go wrong: a point that answers fewer items than it was asked; then all of them are sent again.
+A raise row holds one gate, step, scope or approval; rows that travel together are merged into one RPC and its answers are
+given back one by one. Can go wrong: a point that answers fewer items than it was asked; then all of them are sent again.
 """
 
 from collections.abc import Callable, Sequence

@@ -21,14 +21,12 @@ from runway.internal.gateway.v1 import gateway_internal_pb2 as internal_pb
 from libs.fence.certificates import Certificate, Signature, Standing, Subject
 from libs.kernel.ids import uuid_from_bytes
 from libs.kernel.refusal import Reason, Refusal, invalid_field
-from libs.rpc.values import check_value
+from libs.rpc.values import check_value, plain_value
 from services.gateway.app.resolve_effects import Recorded
 from services.gateway.domain.effect import Effect, EffectName, Failed, ReplayClass, Resolution, State, Try
 from services.gateway.domain.lookup import Finding, Inspection
 from services.gateway.ports import Held, Tool
 
-LARGEST_INTEGER = 2**53 - 1
-"""Of RFC 8785's integers. 2^53 itself, which a Value may hold, stays a float and is written the same."""
 MAX_HOLD_MICROS = 10**15
 MAX_ARGUMENT_BYTES = 1_048_576
 MAX_WAIT_MS = 60_000
@@ -52,21 +50,6 @@ def wait_ms(duration: Duration, given: bool, default_ms: int) -> int:
     if asked < 0 or asked > MAX_WAIT_MS:
         raise invalid_field("wait", f"must be from 0 to {MAX_WAIT_MS // 1000} s", "wait again with WaitEffect")
     return asked
-
-
-def plain(value: struct_pb2.Value) -> Any:
-    """A Value as JSON data; whole numbers come as integers."""
-    kind = value.WhichOneof("kind")
-    if kind == "struct_value":
-        return {key: plain(child) for key, child in value.struct_value.fields.items()}
-    if kind == "list_value":
-        return [plain(child) for child in value.list_value.values]
-    if kind == "number_value":
-        number = value.number_value
-        return int(number) if number.is_integer() and abs(number) <= LARGEST_INTEGER else number
-    if kind in (None, "null_value"):
-        return None
-    return getattr(value, kind)
 
 
 def to_value(data: Any) -> struct_pb2.Value:
@@ -105,7 +88,7 @@ def arguments(value: struct_pb2.Value, field: str, tool: Tool) -> Any:
             remedy="put large content into an artifact and name its digest",
         )
     check_value(value, field)
-    data = plain(value)
+    data = plain_value(value)
     errors = sorted(Draft202012Validator(dict(tool.schema)).iter_errors(data), key=lambda error: list(map(str, error.path)))
     if errors:
         found = tuple(
@@ -224,7 +207,7 @@ def resolution(message: internal_pb.Resolution) -> Resolution:
         except DecodeError:
             raise invalid_field("resolutions.result", "is no google.protobuf.Value", "serialize one") from None
         check_value(value, "resolutions.result")
-        result = json.dumps(plain(value)).encode()
+        result = json.dumps(plain_value(value)).encode()
     return Resolution(
         name=name(message.effect),
         state=State(message.state),

@@ -9,12 +9,15 @@ from runway.internal.inbox.v1 import inbox_pb2
 
 from libs.kernel.ids import uuid_from_bytes
 from libs.kernel.refusal import Reason, Refusal
-from services.launch import translate
+from services.launch import translate, translate_approvals
+from services.launch.app.ask_approvals import ask_approvals
 from services.launch.app.close_runs import close_runs
+from services.launch.app.hold_approvals import record_consumed
 from services.launch.app.log_steps import log_steps
 from services.launch.app.record_receipts import record_receipts
 from services.launch.app.record_usage import record_usage
 from services.launch.app.start_runs import start_runs
+from services.launch.domain.approvals import Asked
 from services.launch.domain.closing import Closing, Receipt
 from services.launch.domain.facts import Usage
 from services.launch.domain.run import RunEventFacts
@@ -34,6 +37,8 @@ class Batch:
         self.graph_steps: list[RunEventFacts] = []
         self.receipts: list[Receipt] = []
         self.usage: list[Usage] = []
+        self.asked: list[Asked] = []
+        self.consumed: list[tuple[UUID, UUID, int]] = []
 
     def take(self, raw: bytes) -> None:
         """Parses one event into its list; refuses what is none of launch's."""
@@ -60,6 +65,10 @@ class Batch:
                 self.receipts.append(_receipt(event.point_quiesced))
             case "usage_settled":
                 self.usage.append(translate.usage_of(event.usage_settled))
+            case "command_recorded" if event.command_recorded.kind == events_pb2.COMMAND_KIND_APPROVAL:
+                self.asked.append(translate_approvals.asked(event.command_recorded))
+            case "approval_consumed":
+                self.consumed.append(translate_approvals.consumed(event.approval_consumed))
             case _:
                 text = f"launch takes no {kind or 'empty'} event"
                 raise Refusal(Reason.INVALID_FIELD, text, field="events", remedy="send it to its receiver")
@@ -87,6 +96,10 @@ async def apply(ports: Ports, raws: Sequence[bytes]) -> tuple[int, list[inbox_pb
         await start_runs(ports, batch.started)
     if batch.steps:
         await log_steps(ports, batch.steps)
+    if batch.asked:
+        await ask_approvals(ports, batch.asked)
+    if batch.consumed:
+        await record_consumed(ports, batch.consumed)
     if batch.closings:
         await close_runs(ports, batch.closings, batch.graph_steps)
     if batch.usage:

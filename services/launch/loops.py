@@ -11,6 +11,7 @@ from libs.runtime.service import Every
 from libs.telemetry.logs import get_logger
 from services.launch.app.adopt_runs import adopt_all
 from services.launch.app.close_runs import expire_runs
+from services.launch.app.expire_approvals import expire_approvals
 from services.launch.app.stop_scopes import Switches
 from services.launch.app.wait_runs import WaitHub
 from services.launch.ports import Ports, Promotion
@@ -26,8 +27,13 @@ def loops(ports: Ports, hub: WaitHub, settings: LaunchSettings) -> list[Every]:
         while await expire_runs(ports):
             continue
 
+    async def expire_asked() -> None:
+        while await expire_approvals(ports):
+            continue
+
     return [
         Every(settings.expire_interval_ms, expire, "expire_runs"),
+        Every(settings.expire_interval_ms, expire_asked, "expire_approvals"),
         Every(settings.watch_poll_ms, hub.poll, "poll_waiters"),
     ]
 

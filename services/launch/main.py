@@ -5,6 +5,7 @@ from dataclasses import replace
 from runway.internal.fence.v1 import fence_pb2
 from runway.internal.launch.v1.launch_internal_pb2_grpc import add_LaunchInternalServiceServicer_to_server
 from runway.launch.v1.admin_service_pb2_grpc import add_AdminServiceServicer_to_server
+from runway.launch.v1.approval_service_pb2_grpc import add_ApprovalServiceServicer_to_server
 from runway.launch.v1.launch_service_pb2_grpc import add_LaunchServiceServicer_to_server
 from runway.launch.v1.scope_service_pb2_grpc import add_ScopeServiceServicer_to_server
 
@@ -18,11 +19,13 @@ from libs.runtime.sender import PeerSender
 from libs.runtime.service import Composed, Every, Loop, Service
 from services.launch import consumers
 from services.launch.app.adopt_runs import adopt_all
+from services.launch.app.hold_approvals import record_held
 from services.launch.app.limit_rate import LaunchRate
 from services.launch.app.record_receipts import record_receipts
 from services.launch.app.stop_scopes import Switches
 from services.launch.app.wait_runs import WaitHub
 from services.launch.clients.accounts import AccountClients
+from services.launch.clients.approvals import ApprovalNotices, GatewayApprovals, carried
 from services.launch.clients.explanations import Explanations
 from services.launch.clients.notices import EventNotices
 from services.launch.clients.points import PointClients, receipt_of, scope_ack, scope_raises
@@ -30,10 +33,13 @@ from services.launch.clients.waits import WaitClient
 from services.launch.domain.workflow import POINT_NAMES
 from services.launch.loops import LaunchStuck, adoption, loops
 from services.launch.ports import Limits, Ports
+from services.launch.ports_approvals import ApprovalPorts
 from services.launch.servicer import LaunchServicer
+from services.launch.servicer_approvals import ApprovalServicer
 from services.launch.servicer_control import AdminServicer, InternalServicer, LaunchCallers, LaunchFences
 from services.launch.servicer_scopes import ScopeServicer
 from services.launch.settings import LaunchSettings
+from services.launch.store.approvals import ApprovalReads
 from services.launch.store.catalogue import CatalogueStore
 from services.launch.store.promotion import LaunchPromotion
 from services.launch.store.reads import LaunchReads
@@ -57,12 +63,14 @@ async def compose(host: Host) -> Service:
     leaf_db = Database(url, name="launch-leaf", size=settings.leaf_pool_size)
 
     async def on_answers(answers: list[tuple[Outgoing, bytes]]) -> None:
+        held = {place: held for place, (r, answer) in enumerate(answers) if (held := carried(r.payload, answer))}
         acks = {place: ack for place, (r, answer) in enumerate(answers) if (ack := scope_ack(r.receiver, r.payload, answer))}
         receipts = [
             receipt_of(raise_.key, _BITS[raise_.receiver], fence_pb2.RaiseAnswer.FromString(answer))
             for place, (raise_, answer) in enumerate(answers)
-            if place not in acks
+            if place not in acks and place not in held
         ]
+        await record_held(ports, list(held.values()))
         await switches.acknowledge(list(acks.values()))
         await record_receipts(ports, [receipt for receipt in receipts if receipt.epoch])
 
@@ -89,6 +97,13 @@ async def compose(host: Host) -> Service:
             input_limit_bytes=settings.input_limit_bytes,
             longest_pause_ms=settings.longest_pause_ms,
         ),
+        approvals=ApprovalPorts(
+            reads=ApprovalReads(db, promotion.check),
+            notices=ApprovalNotices(host.ids),
+            point=GatewayApprovals(host.peers),
+            default_length_ms=settings.approval_length_ms,
+            hold_deadline_ms=settings.enforce_deadline_ms,
+        ),
     )
     control = replace(
         ports, db=LaunchDatabase(control_db, relay, host.ids, promotion.check), reads=LaunchReads(control_db, promotion.check)
@@ -99,6 +114,8 @@ async def compose(host: Host) -> Service:
     rate = LaunchRate(host.clock, settings.launches_per_s, settings.launch_burst)
     servicer = LaunchServicer(ports, control, hub, rate, WaitClient(host.peers), Explanations(AccountClients(host.peers)))
 
+    approvals = ApprovalServicer(control)
+
     async def start() -> None:
         for database in (db, control_db, leaf_db):
             await database.open()
@@ -107,6 +124,7 @@ async def compose(host: Host) -> Service:
 
     async def stop() -> None:
         await servicer.close()
+        await approvals.close()
         for database in (db, control_db, leaf_db):
             await database.close()
 
@@ -115,6 +133,7 @@ async def compose(host: Host) -> Service:
         healthy=db.ping,
         servicers=[
             Mounted(add_LaunchServiceServicer_to_server, servicer, "runway.launch.v1.LaunchService"),
+            Mounted(add_ApprovalServiceServicer_to_server, approvals, "runway.launch.v1.ApprovalService"),
             Mounted(add_ScopeServiceServicer_to_server, ScopeServicer(switches), "runway.launch.v1.ScopeService"),
             Mounted(add_AdminServiceServicer_to_server, AdminServicer(ports), "runway.launch.v1.AdminService"),
             Mounted(

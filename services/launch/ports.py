@@ -25,6 +25,7 @@ from services.launch.domain.facts import (
 from services.launch.domain.pausing import Moved
 from services.launch.domain.run import Run, RunEventFacts, RunHead
 from services.launch.domain.workflow import WorkflowSpec
+from services.launch.ports_approvals import ApprovalPorts, ApprovalRows
 
 
 class Tx(Protocol):
@@ -91,6 +92,11 @@ class Tx(Protocol):
         """Puts events into the outbox; they leave when the transaction has committed."""
         ...
 
+    @property
+    def approvals(self) -> ApprovalRows:
+        """Approvals."""
+        ...
+
 
 class Reads(Protocol):
     """Reads outside transactions, one statement each."""
@@ -138,7 +144,9 @@ class Reads(Protocol):
 class Catalogue(Protocol):
     """Published workflow versions."""
 
-    async def publish(self, tenant: str, project: str, spec: WorkflowSpec, raw: bytes, now_ms: int) -> tuple[Version, bool]:
+    async def publish(
+        self, tenant: str, project: str, spec: WorkflowSpec, raw: bytes, publisher: str, now_ms: int
+    ) -> tuple[Version, bool]:
         """The version of this content, and whether this call made it."""
         ...
 
@@ -312,3 +320,4 @@ class Ports:
     clock: Clock
     ids: IdSource
     limits: Limits
+    approvals: ApprovalPorts

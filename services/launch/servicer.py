@@ -84,7 +84,7 @@ class LaunchServicer(launch_service_pb2_grpc.LaunchServiceServicer):
             refuse_invalid(spec)
             version = Version(caller.tenant, project, spec.name, 0, digest(raw), raw, 0, spec)
             return pb.PublishWorkflowVersionResponse(version=translate.version_message(version), created=False)
-        version, created = await publish_version(self._ports, caller.tenant, project, spec, raw)
+        version, created = await publish_version(self._ports, caller.tenant, project, spec, raw, caller.name or caller.key_id)
         return pb.PublishWorkflowVersionResponse(version=translate.version_message(version), created=created)
 
     async def GetWorkflowVersion(self, request: pb.GetWorkflowVersionRequest, context: Any) -> pb.GetWorkflowVersionResponse:

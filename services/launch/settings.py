@@ -21,6 +21,8 @@ class LaunchSettings(RunwaySettings):
     """Time until a run expires that names no deadline, and whose workflow names none."""
     longest_pause_ms: int = Field(default=7 * 24 * 3_600_000, gt=0)
     """How long a run stays paused before it expires, where the pause names no time."""
+    approval_length_ms: int = Field(default=24 * 3_600_000, gt=0)
+    """How long an approval is asked for, and good, where its rule names no time."""
     max_deadline_ms: int = Field(default=30 * 24 * 3_600_000, gt=0)
     """Longest deadline a caller may ask for."""
     default_budget_micros: int = Field(default=1_000_000, ge=0)

@@ -27,7 +27,7 @@ from services.launch.domain.closing import Closing
 from services.launch.domain.facts import GateFacts, InFlight, ScopeFacts, Usage, Version, Waiting
 from services.launch.domain.graph_rules import AWAIT, COUNT, PRESETS
 from services.launch.domain.run import FailureFacts, Run, RunEventFacts, RunState
-from services.launch.domain.workflow import POINT_NAMES, NeedSpec, PolicySpec, StepSpec, WorkflowSpec
+from services.launch.domain.workflow import POINT_NAMES, ApprovalRule, NeedSpec, PolicySpec, StepSpec, WorkflowSpec
 from services.launch.ports import Limits
 
 DEFAULT_ATTEMPTS = 3
@@ -97,6 +97,12 @@ def canonical_spec(given: workflow_pb2.WorkflowSpec) -> workflow_pb2.WorkflowSpe
             ordered = sorted(values)
             del field[:]
             field.extend(ordered)
+        for rule in step.approvals:
+            rule.need = rule.need or 1
+            for named in (rule.tools, rule.eligible):
+                kept = sorted(set(named))
+                del named[:]
+                named.extend(kept)
         requires = sorted(set(step.requires))
         del step.requires[:]
         step.requires.extend(requires)
@@ -163,6 +169,9 @@ def _step(step: workflow_pb2.StepSpec) -> StepSpec:
         max_instances=step.max_instances,
         template=step.expand.template,
         max_expanded=step.expand.max,
+        approvals=tuple(
+            ApprovalRule(tuple(r.tools), r.need, tuple(r.eligible), to_ms(r.expires_in), r.above_micros) for r in step.approvals
+        ),
     )
 
 

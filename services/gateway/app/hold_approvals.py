@@ -1,6 +1,7 @@
 """Approvals that launch carried here: each is verified by its own signatures before it is held, and held by maximum.
 
-Can go wrong: one that nobody signed for exactly this. It is refused by itself, and nothing of it is stored; its neighbours pass.
+Can go wrong: one that nobody signed for exactly this. It is refused by itself, and nothing of it is stored; its neighbours
+pass.
 """
 
 from collections.abc import Sequence

@@ -64,7 +64,7 @@ def _launch(ports: Ports, ask: LaunchAsk, run_id: UUID, now_ms: int) -> Launch:
         workflow_number=ask.version.number,
         build=ask.version.spec.build,
         points=ask.version.spec.points,
-        capabilities=ask.version.spec.capabilities,
+        capabilities=ask.version.spec.capabilities + ask.version.spec.rules(ask.version.digest.hex()),
         run_class=ask.run_class,
         priority=ask.priority,
         deadline_ms=now_ms + deadline_in,

@@ -76,6 +76,8 @@ async def _decide(ports: Ports, asks: Sequence[Pause]) -> tuple[list[Moved], dic
             if became is not None:
                 moved[ask.run_id] = (ask, became)
         await tx.apply_pauses([item for _, item in moved.values()], now)
+        stood = {run_id: item.deadline_ms - item.head.deadline_ms for run_id, (_, item) in moved.items()}
+        await tx.approvals.shift({run_id: by_ms for run_id, by_ms in stood.items() if by_ms > 0})
         await tx.append_events([_entry(ask, item, now) for ask, item in moved.values()])
         await tx.send([notice for _, item in moved.values() for notice in ports.notices.moved(item)], now)
     ports.hub.poke(moved)

@@ -22,7 +22,9 @@ def refuse_invalid(spec: WorkflowSpec) -> None:
         )
 
 
-async def publish_version(ports: Ports, tenant: str, project: str, spec: WorkflowSpec, raw: bytes) -> tuple[Version, bool]:
+async def publish_version(
+    ports: Ports, tenant: str, project: str, spec: WorkflowSpec, raw: bytes, publisher: str
+) -> tuple[Version, bool]:
     """The version, and whether this call made it. Equal content is the same version."""
     refuse_invalid(spec)
-    return await ports.catalogue.publish(tenant, project, spec, raw, ports.clock.now_ms())
+    return await ports.catalogue.publish(tenant, project, spec, raw, publisher, ports.clock.now_ms())

@@ -23,6 +23,7 @@ class Version:
     raw: bytes
     published_ms: int
     spec: WorkflowSpec
+    publisher: str = ""
 
 
 @value(frozen=True, slots=True)

@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterator, Mapping
 from graphlib import CycleError, TopologicalSorter
 
+from libs.fence.certificates import ANY, rule_text
 from libs.kernel.values import value
 
 POINT_GATEWAY = 1
@@ -20,6 +21,9 @@ BUILD = re.compile(r"^[A-Za-z0-9][A-Za-z0-9._+-]{0,62}\Z")
 LABEL = re.compile(r"^[a-zA-Z0-9][a-zA-Z0-9._:/-]{0,99}\Z")
 FAILURE_CLASSES = frozenset({"transient", "validation", "budget", "attempt", "infrastructure", "deadline"})
 MAX_STEPS = 1000
+MOST_APPROVERS = 16
+MOST_RULES = 128
+ROLES = frozenset({"reviewer", "operator", "admin"})
 MOST_AMOUNT = 2**53
 MAX_TIMEOUT_MS = 30 * 24 * 3600 * 1000
 MIN_TTL_MS = 1000
@@ -46,6 +50,17 @@ class PolicySpec:
     need: int
     on_failure: int
     rest: int
+
+
+@value(frozen=True, slots=True)
+class ApprovalRule:
+    """Calls of a step that need an approval; `expires_in_ms` 0: the installation's default."""
+
+    tools: tuple[str, ...]
+    need: int
+    eligible: tuple[str, ...]
+    expires_in_ms: int
+    above_micros: int
 
 
 @value(frozen=True, slots=True)
@@ -78,6 +93,7 @@ class StepSpec:
     template: str = ""
     """The step that this one makes many."""
     max_expanded: int = 0
+    approvals: tuple[ApprovalRule, ...] = ()
 
     @property
     def points(self) -> int:
@@ -113,6 +129,16 @@ class WorkflowSpec:
         models = {f"model:{model}" for step in self.steps for model in step.models}
         return tuple(sorted(tools | models))
 
+    def rules(self, policy: str) -> tuple[str, ...]:
+        """Rules of approval as entries of a grant, beside the capabilities: they take away, so nobody may leave them out."""
+        found = {
+            rule_text(step.key, tool, rule.need, rule.above_micros, policy)
+            for step in self.steps
+            for rule in step.approvals
+            for tool in rule.tools
+        }
+        return tuple(sorted(found))
+
 
 def violations(spec: WorkflowSpec) -> list[Violation]:
     """Everything that is wrong with a spec, in the order of its fields; empty when it may be published."""
@@ -136,6 +162,8 @@ def _names(spec: WorkflowSpec) -> Iterator[Violation]:
         yield "spec.steps", "is empty; a workflow has at least one step"
     if len(spec.steps) > MAX_STEPS:
         yield "spec.steps", f"has {len(spec.steps)} steps; at most {MAX_STEPS}"
+    if len(spec.rules("")) > MOST_RULES:
+        yield "spec.steps", f"have {len(spec.rules(''))} rules of approval, a tool of a step each; at most {MOST_RULES}"
     if not 0 <= spec.default_deadline_ms <= MAX_TIMEOUT_MS:
         yield "spec.default_deadline", "must be between 0 and 30 days"
     seen: set[str] = set()
@@ -158,6 +186,7 @@ def _step(at: str, step: StepSpec, keys: set[str]) -> Iterator[Violation]:
             yield f"{at}.needs[{number}].step", f"needs {need.step!r} twice; one edge from each predecessor"
         named.add(need.step)
     yield from _retry(at, step)
+    yield from _approvals(at, step)
     if not 0 <= step.timeout_ms <= MAX_TIMEOUT_MS:
         yield f"{at}.timeout", "must be between 0 and 30 days"
     if step.lease_ttl_ms and not MIN_TTL_MS <= step.lease_ttl_ms <= MAX_TTL_MS:
@@ -174,6 +203,28 @@ def _step(at: str, step: StepSpec, keys: set[str]) -> Iterator[Violation]:
             )
         if not 1 <= amount <= MOST_AMOUNT:
             yield f"{at}.resources[{name}]", f"must be between 1 and {MOST_AMOUNT}"
+
+
+def _approvals(at: str, step: StepSpec) -> Iterator[Violation]:
+    calls = {*step.tools, *(f"model:{model}" for model in step.models)}
+    for number, rule in enumerate(step.approvals):
+        here = f"{at}.approvals[{number}]"
+        if not rule.tools:
+            yield f"{here}.tools", "is empty; name tools, models as model:NAME, or *"
+        for place, tool in enumerate(rule.tools):
+            if tool != ANY and tool not in calls and not {"*", "model:*"} & calls:
+                yield f"{here}.tools[{place}]", f"{tool!r} is nothing that the step may call; name one of its tools or models"
+        if not 1 <= rule.need <= MOST_APPROVERS:
+            yield f"{here}.need", f"must be between 1 and {MOST_APPROVERS}"
+        if rule.eligible and rule.need > len(rule.eligible) and not ROLES & set(rule.eligible):
+            yield f"{here}.need", f"is {rule.need}, and only {len(rule.eligible)} may approve"
+        for place, name in enumerate(rule.eligible):
+            if not name or len(name) > 200 or not name.isprintable():
+                yield f"{here}.eligible[{place}]", "must be 1 to 200 printable characters"
+        if rule.expires_in_ms and not MIN_TTL_MS <= rule.expires_in_ms <= MAX_TIMEOUT_MS:
+            yield f"{here}.expires_in", "must be between 1 s and 30 days"
+        if rule.above_micros < 0:
+            yield f"{here}.above_micros", "is negative"
 
 
 def _retry(at: str, step: StepSpec) -> Iterator[Violation]:

@@ -46,15 +46,18 @@ class CatalogueStore:
             raw,
             row["published_ms"],
             self._parse(raw),
+            row["publisher"],
         )
 
-    async def publish(self, tenant: str, project: str, spec: WorkflowSpec, raw: bytes, now_ms: int) -> tuple[Version, bool]:
+    async def publish(
+        self, tenant: str, project: str, spec: WorkflowSpec, raw: bytes, publisher: str, now_ms: int
+    ) -> tuple[Version, bool]:
         """Under a lock of the name, so that equal content is one version and numbers have no gaps."""
         named = digest(raw)
         async with self._db.tx() as tx:
             await tx.fetch(_Q.lock_name, f"{tenant}/{project}/{spec.name}")
             found = await tx.fetch(_Q.find_digest, tenant, project, named)
-            made = found or await tx.fetch(_Q.publish, tenant, project, spec.name, named, raw, now_ms)
+            made = found or await tx.fetch(_Q.publish, tenant, project, spec.name, named, raw, now_ms, publisher)
         self._kept.pop((tenant, project, spec.name), None)
         return self._version(made[0]), not found
 

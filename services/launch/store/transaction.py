@@ -20,6 +20,7 @@ from services.launch.domain.facts import FirstReceipt, Notice, Usage
 from services.launch.domain.pausing import Moved
 from services.launch.domain.run import FailureFacts, RunEventFacts, RunHead, RunState
 from services.launch.store import rows
+from services.launch.store.approvals import ApprovalRows
 
 _Q = Queries.load(Path(__file__).parent / "sql" / "runs.sql")
 _NO_FAILURE = FailureFacts("", "", "")
@@ -43,6 +44,11 @@ class LaunchTx:
     def incarnation(self) -> int:
         """Incarnation of the database."""
         return self._tx.incarnation
+
+    @property
+    def approvals(self) -> ApprovalRows:
+        """Approvals."""
+        return ApprovalRows(self._tx)
 
     async def take_receipts(self, asks: Sequence[FirstReceipt], now_ms: int) -> set[bytes]:
         """Key digests that were free."""

@@ -21,7 +21,7 @@ Asked = tuple[Holder, tuple[Command, ...]]
 EXPAND, WAIT, APPROVAL, INPUT, JOIN = 2, 3, 4, 5, 6
 AWAITED = frozenset({WAIT, APPROVAL, INPUT, JOIN})
 """Kinds that a step waits for once its attempt has yielded with them: readiness holds the wait of each slot."""
-SERVED: frozenset[int] = frozenset({EXPAND, WAIT, INPUT})
+SERVED: frozenset[int] = frozenset({EXPAND, WAIT, APPROVAL, INPUT})
 """Kinds that launch or readiness act on in this version."""
 
 

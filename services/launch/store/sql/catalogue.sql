@@ -10,8 +10,8 @@ SELECT * FROM workflow_version WHERE digest = $3 AND tenant = $1 AND project = $
 
 -- name: publish
 -- The next number of the name.
-INSERT INTO workflow_version (tenant, project, name, number, digest, spec, published_ms)
-SELECT $1::text, $2::text, $3::text, coalesce(max(number), 0) + 1, $4::bytea, $5::bytea, $6::bigint
+INSERT INTO workflow_version (tenant, project, name, number, digest, spec, published_ms, publisher)
+SELECT $1::text, $2::text, $3::text, coalesce(max(number), 0) + 1, $4::bytea, $5::bytea, $6::bigint, $7::text
   FROM workflow_version WHERE tenant = $1::text AND project = $2::text AND name = $3::text
 RETURNING *;
 

@@ -1,0 +1,137 @@
+"""Commands that ask for an approval become rows, once each; an older proposal of the same slot is stale from then on.
+
+What is asked is judged here by the run's pinned version: a worker names the call, the rule names who decides. Can go wrong: a
+command that comes twice or late. The first stands; a proposal older than one that is known is stale from the beginning.
+"""
+
+from collections.abc import Mapping, Sequence
+from uuid import UUID
+
+from libs.fence.certificates import Subject
+from services.launch.app.approval_log import entry
+from services.launch.domain.approvals import (
+    Answered,
+    Approval,
+    ApprovalState,
+    Asked,
+    answered,
+    born,
+    certificate,
+    refused,
+    rule_for,
+    superseded,
+)
+from services.launch.domain.facts import Version
+from services.launch.domain.run import DECIDED, Run, RunEventFacts
+from services.launch.ports import Ports, Tx
+
+
+async def ask_approvals(ports: Ports, asks: Sequence[Asked]) -> None:
+    """Stores what is new of runs that go on, and tells what nobody can be asked."""
+    run_ids = sorted({ask.run_id for ask in asks})
+    runs = await ports.reads.runs(run_ids)
+    launchers = await ports.approvals.reads.launchers(run_ids)
+    versions = {
+        run.digest: await ports.catalogue.resolve(run.head.tenant, run.head.project, run.digest.hex()) for run in runs.values()
+    }
+    now = ports.clock.now_ms()
+    new: dict[tuple[UUID, str, str], Approval] = {}
+    answers: list[Answered] = []
+    for ask in asks:
+        if ask.run_id not in runs:
+            continue
+        run = runs[ask.run_id]
+        made = _made(ports, ask, run, versions[run.digest], launchers.get(ask.run_id, ""), now)
+        if isinstance(made, Answered):
+            answers.append(made)
+        else:
+            new.setdefault((ask.run_id, ask.step_key, ask.command_slot), made)
+    async with ports.db.tx() as tx:
+        heads = await tx.lock_heads(run_ids)
+        open_runs = {run_id for run_id, head in heads.items() if head.state not in DECIDED}
+        fresh = [approval for approval in new.values() if approval.run_id in open_runs]
+        events, told = await _store(ports, tx, fresh, now) if fresh else ([], [])
+        await tx.append_events(events)
+        answers = [answer for answer in answers if answer.run_id in open_runs]
+        await tx.send([ports.approvals.notices.answered(answer, now) for answer in (*answers, *told)], now)
+    ports.hub.poke(run_ids, state=False)
+
+
+async def _store(ports: Ports, tx: Tx, fresh: Sequence[Approval], now: int) -> tuple[list[RunEventFacts], list[Answered]]:
+    known: dict[UUID, Approval] = {}
+    by_run: dict[UUID, list[Approval]] = {}
+    for approval in await tx.approvals.of_runs(sorted({a.run_id for a in fresh})):
+        known[approval.approval_id] = approval
+        by_run.setdefault(approval.run_id, []).append(approval)
+    events: list[RunEventFacts] = []
+    told: list[Answered] = []
+    ended: dict[UUID, Approval] = {}
+    for approval in sorted(fresh, key=lambda a: a.subject.proposal_version):
+        others = [ended.get(other.approval_id, other) for other in by_run.get(approval.run_id, [])]
+        made = born(approval, others)
+        if not await tx.approvals.add([made]):
+            continue
+        by_run.setdefault(made.run_id, []).append(made)
+        facts = {"need": made.need, "expires_ms": made.subject.expires_ms, "title": made.title}
+        events.append(entry(made, "requested", f"step:{made.subject.step_key}", now, **facts))
+        if made.state is ApprovalState.STALE:
+            events.append(entry(made, "stale", "launch", now))
+            told.append(answered(made))
+        for old in superseded(made, others):
+            ended[old.approval_id] = old
+            events.append(entry(old, "stale", "launch", now, by=str(made.approval_id)))
+            if not old.effective_ms:
+                told.append(answered(old))
+    await tx.approvals.save(list(ended.values()))
+    await _take_back(ports, tx, [old for old in ended.values() if old.approval_id in known], known, now)
+    return events, told
+
+
+async def _take_back(ports: Ports, tx: Tx, ended: Sequence[Approval], known: Mapping[UUID, Approval], now: int) -> None:
+    """The gateway holds those that were approved: it must not any more."""
+    held = [old for old in ended if known[old.approval_id].state is ApprovalState.APPROVED and old.subject.tool]
+    said = await tx.approvals.decisions([old.approval_id for old in held])
+    raises = [ports.approvals.notices.certificate(certificate(old, said[old.approval_id])) for old in held]
+    await tx.send(raises, now)
+
+
+def _made(ports: Ports, ask: Asked, run: Run, version: Version, launcher: str, now: int) -> "Approval | Answered":
+    if ask.problem:
+        return refused(ask, ask.problem)
+    need, eligible, length_ms = ask.need, ask.eligible, ask.length_ms
+    base = ask.step_key.partition("[")[0]
+    step = next((step for step in version.spec.steps if step.key in (ask.step_key, base)), None)
+    if step is None:
+        return refused(ask, "the run's workflow has no such step")
+    if ask.tool:
+        rule = rule_for(step.approvals, ask.tool, ask.hold_micros)
+        if rule is None:
+            return refused(ask, f"no rule of step {step.key} asks for an approval of {ask.tool} that holds {ask.hold_micros}")
+        need, eligible, length_ms = rule.need, rule.eligible, rule.expires_in_ms
+    subject = Subject(
+        approval_id=ports.ids.uuid7(),
+        run_id=ask.run_id,
+        step_key=ask.step_key,
+        slot=ask.slot,
+        tool=ask.tool,
+        digest=ask.digest,
+        policy=run.digest.hex(),
+        proposal_version=ask.proposal_version,
+        hold_micros=ask.hold_micros,
+        expires_ms=now + (length_ms or ports.approvals.default_length_ms),
+    )
+    return Approval(
+        subject=subject,
+        command_slot=ask.command_slot,
+        tenant=run.head.tenant,
+        project=run.head.project,
+        workflow=f"{run.workflow_name}@{run.workflow_number}",
+        title=ask.title or f"{ask.tool} in step {ask.step_key}",
+        content=ask.content,
+        need=need,
+        eligible=eligible,
+        requester=launcher.removeprefix("key:"),
+        owner=version.publisher,
+        state=ApprovalState.PENDING,
+        requested_ms=now,
+    )
