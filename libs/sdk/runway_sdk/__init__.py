@@ -9,10 +9,12 @@ import os
 
 os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "false")  # steps start programs: by exec, never by a bare fork
 
+from runway_sdk.approvals import ApprovalRule, Approved, ApproverKey
 from runway_sdk.client import Client, RunFailed
 from runway_sdk.connection import Target, find_target
-from runway_sdk.context import Context, Restored, StoredArtifact, ToolResult
+from runway_sdk.context import Context
 from runway_sdk.errors import (
+    ApprovalRequired,
     BudgetExhausted,
     CapabilityDenied,
     EffectInFlight,
@@ -32,6 +34,7 @@ from runway_sdk.errors import (
     VersionConflict,
     YieldRequested,
 )
+from runway_sdk.results import Restored, StoredArtifact, ToolResult
 from runway_sdk.sync_context import SyncContext
 from runway_sdk.waiting import Answer
 from runway_sdk.worker import Worker
@@ -39,6 +42,10 @@ from runway_sdk.workflow import Edge, Join, Retry, Step, Workflow, WorkflowError
 
 __all__ = [
     "Answer",
+    "ApprovalRequired",
+    "ApprovalRule",
+    "Approved",
+    "ApproverKey",
     "BudgetExhausted",
     "CapabilityDenied",
     "Client",

@@ -26,6 +26,7 @@ from runway.reconciler.v1 import reconciler_service_pb2_grpc
 from runway.scheduler.v1 import scheduler_service_pb2 as sc
 from runway.scheduler.v1 import scheduler_service_pb2_grpc
 
+from runway_sdk.approvals import Approvals
 from runway_sdk.connection import Connection, Target, find_target
 from runway_sdk.errors import RunwayError, Unavailable, error_of, item_error_of
 from runway_sdk.gather import Gather
@@ -71,6 +72,7 @@ class Client:
         self._checkpoint = checkpoint_service_pb2_grpc.CheckpointServiceStub(public("checkpoint"))
         self._reconciler = reconciler_service_pb2_grpc.ReconcilerServiceStub(control("reconciler"))
         self._waits = Waits(self._connection, self._launch)
+        self.approvals = Approvals(self._connection)
         self._gather: Gather[pb.LaunchRunRequest, pb.LaunchResult] = Gather(self._launch_together, most=200)
 
     async def __aenter__(self) -> Self:

@@ -9,7 +9,6 @@ import asyncio
 import hashlib
 import json
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -22,21 +21,24 @@ from runway.checkpoint.v1 import checkpoint_service_pb2_grpc
 from runway.gateway.v1 import gateway_service_pb2 as gw
 from runway.gateway.v1 import gateway_service_pb2_grpc
 
+from runway_sdk.approvals import Approved
+from runway_sdk.asking import approved, ask_for_call
 from runway_sdk.connection import Connection
 from runway_sdk.errors import (
     STOPPED_FOR_NOW,
+    ApprovalRequired,
     EffectInFlight,
     EffectUnknown,
     EpochStale,
     LeaseLost,
     RunStopped,
-    ToolFailed,
     Unavailable,
     YieldRequested,
 )
 from runway_sdk.expansion import record
 from runway_sdk.faults import fault_point
-from runway_sdk.values import from_value, to_value
+from runway_sdk.results import Restored, StoredArtifact, ToolResult, result_of
+from runway_sdk.values import to_value
 from runway_sdk.waiting import Answer, StepWaits, milliseconds, unix_ms
 
 CHUNK_BYTES = 1024 * 1024
@@ -48,39 +50,6 @@ _REPLAY = {
     "reconcilable": gw.REPLAY_CLASS_RECONCILABLE,
     "non_replayable": gw.REPLAY_CLASS_NON_REPLAYABLE,
 }
-
-
-@dataclass(frozen=True, slots=True)
-class ToolResult:
-    """A tool's answer. `replayed`: from the ledger; `arguments_differ`: the ledger's call had other arguments."""
-
-    value: Any
-    slot: str
-    state: str
-    replayed: bool
-    arguments_differ: bool
-    tokens: int
-    cost_micros: int
-
-
-@dataclass(frozen=True, slots=True)
-class StoredArtifact:
-    """An artifact that is committed. `digest`: SHA-256, hexadecimal."""
-
-    name: str
-    digest: str
-    size_bytes: int
-    media_type: str
-
-
-@dataclass(frozen=True, slots=True)
-class Restored:
-    """A step's newest checkpoint that verified: its boundary, sequence and state."""
-
-    boundary: str
-    sequence: int
-    digest: str
-    state: Any
 
 
 class LeaseHolder:
@@ -190,7 +159,7 @@ class Context:
             wait=Duration(seconds=_WAIT_S),
         )
         answer = await self._effect(self._gateway.InvokeTool, request, timeout_s)
-        return _result(answer)
+        return result_of(answer)
 
     async def model(
         self, model: str, body: Mapping[str, Any], *, slot: str = "", hold_micros: int = 0, timeout_s: float = 600.0
@@ -204,7 +173,7 @@ class Context:
             wait=Duration(seconds=_WAIT_S),
         )
         answer = await self._effect(self._gateway.Generate, request, timeout_s)
-        return _result(answer)
+        return result_of(answer)
 
     async def sleep(self, length: timedelta, *, slot: str = "") -> None:
         """Waits so long without holding anything: the attempt ends, and a later one passes here once the time has come."""
@@ -243,6 +212,15 @@ class Context:
         if not self._waits.told(slot, "expand"):
             await record(self._connection, self._leased, lambda: self._holder.token, slot, items)
 
+    async def approval(
+        self, slot: str, title: str, content: Any, *, need: int = 1, eligible: Sequence[str] = (), expires_s: float = 0.0
+    ) -> Approved:
+        """Asks people to allow something before the step goes on, and waits. A no ends the run, as `policy`.
+
+        The same slot with other content than was allowed fails the step: what people allowed is exactly what they were shown.
+        """
+        return approved(self._waits, slot, title, content, need=need, eligible=eligible, expires_s=expires_s)
+
     async def _effect(self, method: Callable[..., Awaitable[Any]], request: Any, timeout_s: float) -> Any:
         """Makes the call until its slot is resolved or the time has passed."""
         fault_point("worker.before_intent", self.step_key, request.slot)
@@ -251,6 +229,10 @@ class Context:
         while True:
             try:
                 return await self._leased(method, request, _WAIT_S + 15, end)
+            except ApprovalRequired as needed:
+                ask_for_call(
+                    self._waits, needed, request.body if isinstance(request, gw.GenerateRequest) else request.arguments
+                )
             except EffectInFlight:
                 if loop.time() >= end:
                     raise
@@ -391,18 +373,3 @@ class Context:
 
         answer = await self._leased(put, None, 120)
         return StoredArtifact(name, str(answer.artifact.digest), len(content), media_type)
-
-
-def _result(answer: gw.InvokeToolResponse | gw.GenerateResponse) -> ToolResult:
-    effect = answer.effect
-    if effect.state == gw.EFFECT_STATE_FAILED:
-        raise ToolFailed(effect.failure.message, effect.failure.failure_class, effect.failure.type)
-    return ToolResult(
-        value=from_value(effect.result),
-        slot=effect.slot,
-        state=gw.EffectState.Name(effect.state).removeprefix("EFFECT_STATE_").lower(),
-        replayed=answer.replayed,
-        arguments_differ=answer.arguments_differ,
-        tokens=effect.tokens,
-        cost_micros=effect.cost_micros,
-    )

@@ -116,6 +116,12 @@ class EffectInFlight(RunwayError):
     reason = "EFFECT_IN_FLIGHT"
 
 
+class ApprovalRequired(RunwayError):
+    """People must allow this call first; `detail` says exactly what."""
+
+    reason = "APPROVAL_REQUIRED"
+
+
 class BudgetExhausted(RunwayError):
     """The run's envelope, or a quota, does not allow it."""
 
@@ -180,6 +186,7 @@ _BY_REASON: Mapping[str, type[RunwayError]] = {
     "SCOPE_STOPPED": RunStopped,
     "CAPABILITY_DENIED": CapabilityDenied,
     "EFFECT_UNKNOWN": EffectUnknown,
+    "APPROVAL_REQUIRED": ApprovalRequired,
     "EFFECT_IN_FLIGHT": EffectInFlight,
     "BUDGET_EXHAUSTED": BudgetExhausted,
     "QUOTA_EXCEEDED": BudgetExhausted,

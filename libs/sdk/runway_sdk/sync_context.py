@@ -9,7 +9,9 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any, TypeVar
 
-from runway_sdk.context import Context, Restored, StoredArtifact, ToolResult
+from runway_sdk.approvals import Approved
+from runway_sdk.context import Context
+from runway_sdk.results import Restored, StoredArtifact, ToolResult
 from runway_sdk.waiting import Answer
 
 T = TypeVar("T")
@@ -68,6 +70,10 @@ class SyncContext:
     def expand(self, slot: str, items: Sequence[Any]) -> None:
         """See Context.expand."""
         self._wait(self._context.expand(slot, items))
+
+    def approval(self, slot: str, title: str, content: Any, **options: Any) -> Approved:
+        """See Context.approval."""
+        return self._wait(self._context.approval(slot, title, content, **options))
 
     def checkpoint(self, state: Any, **options: Any) -> str:
         """See Context.checkpoint."""

@@ -9,8 +9,9 @@ by order.
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Any, NoReturn
 
+from google.protobuf import struct_pb2
 from runway.scheduler.v1 import worker_service_pb2 as pb
 
 from runway_sdk.errors import StepFailed
@@ -54,18 +55,28 @@ class StepWaits:
         self._ordinals[what] = self._ordinals.get(what, 0) + 1
         return f"{what}#{self._ordinals[what]}"
 
-    def told(self, slot: str, kind: str) -> bool:
-        """Whether an earlier attempt has asked this under the slot, and nobody refused it."""
-        told = self._given.get(slot)
-        return told is not None and _answer(kind, slot, told) is not None
-
     async def wait(self, kind: str, slot: str, payload: Mapping[str, Any]) -> Answer:
         """The answer under this slot; without one the attempt is over, with every wait that is begun in the same moment."""
-        told = self._given.get(slot)
-        if told is not None:
-            return _answer(kind, slot, told)
-        command = _COMMANDS.get(kind, pb.COMMAND_TYPE_WAIT)
-        self._asked[slot] = pb.CommandItem(slot=slot, type=command, payload=to_value(dict(payload), f"wait {slot}"))
+        told = self.told(slot, kind)
+        if told is None:
+            self.ask(slot, _COMMANDS.get(kind, pb.COMMAND_TYPE_WAIT), to_value(dict(payload), f"wait {slot}"))
+        return _answer(told)
+
+    def told(self, slot: str, kind: str) -> Mapping[str, Any] | None:
+        """What was said under this slot; None where nothing was yet. Fails the step where it was about something else."""
+        told: Mapping[str, Any] | None = self._given.get(slot)
+        if told is None:
+            return None
+        if told["state"] == "refused":
+            raise StepFailed(f"wait {slot} was refused: {told['by']}", "validation", "WAIT_REFUSED")
+        if told["kind"] != kind:
+            text = f"slot {slot} has waited for {told['kind']} before, not for {kind}: give each wait a slot of its own"
+            raise StepFailed(text, "validation", "SLOT_TAKEN")
+        return told
+
+    def ask(self, slot: str, command: pb.CommandType.ValueType, payload: struct_pb2.Value) -> NoReturn:
+        """Asks, and ends the attempt."""
+        self._asked[slot] = pb.CommandItem(slot=slot, type=command, payload=payload)
         raise Yielding(slot)
 
     def yielded(self) -> pb.Yield:
@@ -73,12 +84,7 @@ class StepWaits:
         return pb.Yield(reason="wait", commands=list(self._asked.values()))
 
 
-def _answer(kind: str, slot: str, told: Mapping[str, Any]) -> Answer:
-    if told["state"] == "refused":
-        raise StepFailed(f"wait {slot} was refused: {told['by']}", "validation", "WAIT_REFUSED")
-    if told["kind"] != kind:
-        text = f"slot {slot} has waited for {told['kind']} before, not for {kind}: give each wait a slot of its own"
-        raise StepFailed(text, "validation", "SLOT_TAKEN")
+def _answer(told: Mapping[str, Any]) -> Answer:
     at = datetime.fromtimestamp(told["at_ms"] / 1000, UTC)
     return Answer(told["state"] == "timed_out", told["value"], at, told["by"])
 

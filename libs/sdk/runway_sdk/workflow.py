@@ -21,6 +21,7 @@ from google.protobuf.duration_pb2 import Duration
 from pydantic import TypeAdapter
 from runway.launch.v1 import workflow_pb2
 
+from runway_sdk.approvals import ApprovalRule
 from runway_sdk.context import Context
 from runway_sdk.sync_context import SyncContext
 
@@ -101,6 +102,7 @@ class Step:
     for_each: str = ""
     max_instances: int = 0
     expands: str = ""
+    approvals: Sequence[ApprovalRule] = ()
     parameters: Sequence[Parameter] = field(default_factory=tuple)
     context_name: str = ""
     output: TypeAdapter[Any] = field(default_factory=lambda: TypeAdapter(Any))
@@ -149,6 +151,7 @@ def step(
     for_each: str = "",
     max_instances: int = 0,
     expands: str = "",
+    approvals: Sequence[ApprovalRule] = (),
 ) -> Callable[[Callable[..., Any]], Step]: ...
 
 
@@ -173,13 +176,14 @@ def step(
     for_each: str = "",
     max_instances: int = 0,
     expands: str = "",
+    approvals: Sequence[ApprovalRule] = (),
 ) -> Step | Callable[[Callable[..., Any]], Step]:
     """Makes a function a step.
 
     `key` defaults to the function's name. `needs` adds edges that no parameter names, or other conditions than success
     (`{"publish": "failure"}`). `tools` and `models` are what the step may call, `checkpoints` whether it commits
     checkpoints or artifacts: anything not declared is denied. `requires` are labels of a worker; `resources` what an attempt
-    takes of it while it runs, by name (`{"gpu": 1, "memory_mb": 2048}`).
+    takes of it while it runs, by name (`{"gpu": 1, "memory_mb": 2048}`). `approvals` name calls that people must approve first.
 
     `join` says how its needs join: `all`, `fail_fast`, `any`, `k_of_n`, `quorum` (these two with `need`), `collect_partial`,
     `best_effort`, or a `Join`. `when` is a CEL condition: where it is false, the step is skipped. `for_each` is a CEL list: the
@@ -209,6 +213,7 @@ def step(
             for_each=for_each,
             max_instances=max_instances,
             expands=expands,
+            approvals=tuple(approvals),
         )
 
     return make(function) if function is not None else make
@@ -284,6 +289,7 @@ class Workflow:
             checkpoints=found.checkpoints,
             requires=found.requires,
             resources=found.resources,
+            approvals=[_rule(rule) for rule in found.approvals],
             description=(inspect.getdoc(found.function) or "")[:2000],
             join_policy=_policy(found),
             condition=found.condition,
@@ -306,6 +312,14 @@ def _policy(found: Step) -> workflow_pb2.JoinPolicy | None:
             rest=workflow_pb2.JoinRest.Value(f"JOIN_REST_{found.join.rest.upper()}"),
         )
     return workflow_pb2.JoinPolicy(preset=found.join, need=found.need) if found.join else None
+def _rule(rule: ApprovalRule) -> workflow_pb2.ApprovalRule:
+    return workflow_pb2.ApprovalRule(
+        tools=rule.tools,
+        need=rule.need,
+        eligible=rule.eligible,
+        expires_in=None if rule.expires_in is None else _duration(rule.expires_in),
+        above_micros=rule.above_micros,
+    )
 
 
 def _duration(delta: timedelta) -> Duration:

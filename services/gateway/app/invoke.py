@@ -245,7 +245,7 @@ def _needs_approval(effect: Effect) -> Refusal:
     return Refusal(
         Reason.APPROVAL_REQUIRED,
         f"{effect.tool} in slot {effect.name.slot} needs an approval of exactly these arguments before it is called",
-        remedy="yield with an APPROVAL command that names slot, tool, digest, version and content; repeat the call once it is decided",
+        remedy="yield with an APPROVAL command (slot, tool, digest, version, content); repeat the call once it is decided",
         detail=_facts(effect) | facts,
     )
 
