@@ -76,6 +76,11 @@ REQUIREMENTS: dict[str, Requirement] = {
         "000 002",
     ),
     "run.input": Requirement("User input is asked once and answered once, by schema, with a deadline.", "002"),
+    "fx.approval": Requirement(
+        "A call that a rule names, and what a step asks of itself, needs an approval bound to exact content, policy, run and step: scoped, "
+        "expiring, M of N, by neither requester nor owner, signed, used once; a new proposal makes it stale; break-glass with a reason.",
+        "001 002",
+    ),
     "attempt.fenced": Requirement("Only the current epochs commit progress, checkpoint or effect.", "000"),
     "sched.claim": Requirement("A claim is a compare-and-set with a new epoch; at most one live lease a step.", "000"),
     "sched.fair": Requirement(

@@ -120,6 +120,7 @@ async def make_key(
     scopes: Sequence[str] = ("worker", "operator"),
     limit_micros: int = 1_000_000_000_000,
     max_active_runs: int = 1_000_000,
+    name: str = "tests",
 ) -> str:
     """A tenant and an API key of it, as an operator would make them."""
     async with service_channel(host) as channel:
@@ -127,5 +128,5 @@ async def make_key(
         await admin.PutTenant(
             admin_service_pb2.PutTenantRequest(tenant=tenant, limit_micros=limit_micros, max_active_runs=max_active_runs)
         )
-        request = admin_service_pb2.CreateApiKeyRequest(tenant=tenant, project=project, scopes=scopes, name="tests")
+        request = admin_service_pb2.CreateApiKeyRequest(tenant=tenant, project=project, scopes=scopes, name=name)
         return str((await admin.CreateApiKey(request)).api_key)
