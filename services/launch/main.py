@@ -97,13 +97,7 @@ async def compose(host: Host) -> Service:
             input_limit_bytes=settings.input_limit_bytes,
             longest_pause_ms=settings.longest_pause_ms,
         ),
-        approvals=ApprovalPorts(
-            reads=ApprovalReads(db, promotion.check),
-            notices=ApprovalNotices(host.ids),
-            point=GatewayApprovals(host.peers),
-            default_length_ms=settings.approval_length_ms,
-            hold_deadline_ms=settings.enforce_deadline_ms,
-        ),
+        approvals=_approvals(host, settings, ApprovalReads(db, promotion.check)),
     )
     control = replace(
         ports, db=LaunchDatabase(control_db, relay, host.ids, promotion.check), reads=LaunchReads(control_db, promotion.check)
@@ -154,6 +148,16 @@ async def compose(host: Host) -> Service:
         callers=LaunchCallers(ports),
         start=start,
         stop=stop,
+    )
+
+
+def _approvals(host: Host, settings: LaunchSettings, reads: ApprovalReads) -> ApprovalPorts:
+    return ApprovalPorts(
+        reads=reads,
+        notices=ApprovalNotices(host.ids),
+        point=GatewayApprovals(host.peers),
+        default_length_ms=settings.approval_length_ms,
+        hold_deadline_ms=settings.enforce_deadline_ms,
     )
 
 

@@ -11,6 +11,7 @@ from runway.common.v1 import common_pb2
 from runway.gateway.v1 import bucket_service_pb2 as bu
 from runway.gateway.v1 import gateway_service_pb2 as gw
 from runway.launch.v1 import admin_service_pb2 as ad
+from runway.launch.v1 import approval_service_pb2 as ap
 from runway.launch.v1 import launch_service_pb2 as la
 from runway.launch.v1 import scope_service_pb2 as so
 from runway.launch.v1 import workflow_pb2 as wf
@@ -44,6 +45,7 @@ def good_requests(lease: wk.Lease, other_run: str) -> dict[str, list[Message]]:
     spec.steps[0].retry.initial_backoff.FromSeconds(1)
     spec.steps[0].timeout.FromSeconds(5)
     spec.steps[0].input_schema.update({"type": "object", "properties": {"a": {"type": "integer"}}})
+    spec.steps[0].approvals.add(tools=["*"], need=2, eligible=["r"], above_micros=1).expires_in.FromSeconds(60)
     spec.steps.add(key="then", needs=[wf.Need(step="act")])
     chunk = cp.Chunk(digest=digest(b"x"), data=b"x")
     completion = wk.Completion(lease_token=token, failure=common_pb2.Failure(failure_class="nonsense", message="m", type="t"))
@@ -117,6 +119,17 @@ def good_requests(lease: wk.Lease, other_run: str) -> dict[str, list[Message]]:
         ("ReleaseScope", so.ReleaseScopeRequest(kind=1, name="stranger", reason="r", actor="me", expected_epoch=9)),
         ("ListScopes", so.ListScopesRequest(released=True, page_size=2, page_token="tenant\na")),
         ("ListScopeChanges", so.ListScopeChangesRequest(page_size=2, before=9)),
+        ("ListApprovals", ap.ListApprovalsRequest(run_id=run, states=[1, 2], page_size=2, page_token=str(uuid4()))),
+        ("ListApprovals", ap.ListApprovalsRequest(project="p")),
+        ("GetApproval", ap.GetApprovalRequest(approval_id=str(uuid4()))),
+        (
+            "DecideApproval",
+            ap.DecideApprovalRequest(approval_id=str(uuid4()), decision=1, key_id="k", signature=bytes(64), reason="r"),
+        ),
+        ("WithdrawApproval", ap.WithdrawApprovalRequest(approval_id=str(uuid4()), reason="r")),
+        ("RegisterApproverKey", ap.RegisterApproverKeyRequest(public_key=bytes(32))),
+        ("ListApproverKeys", ap.ListApproverKeysRequest(page_size=2, page_token="a")),
+        ("RevokeApproverKey", ap.RevokeApproverKeyRequest(key_id="k")),
         ("PutTenant", ad.PutTenantRequest(tenant="stranger", limit_micros=10**12, max_active_runs=1000)),
         ("GetTenant", ad.GetTenantRequest(tenant="stranger")),
         ("CreateApiKey", ad.CreateApiKeyRequest(tenant="stranger", project="p", scopes=["worker"], name="n")),

@@ -46,11 +46,13 @@ def good_events(run: bytes, attempt: bytes) -> list[ev.Event]:
             run_id=run, step_key="act", attempt_id=attempt, ticket_sequence=9, end=ev.ATTEMPT_END_FAILED
         ),
         "command_recorded": ev.CommandRecorded(run_id=run, step_key="act"),
+        "command_answered": ev.CommandAnswered(run_id=run, step_key="act", slot="s", kind=ev.COMMAND_KIND_APPROVAL),
         "effect_unknown": ev.EffectUnknown(run_id=run, step_key="act", slot="s", tool="http.request"),
         "effect_resolved": ev.EffectResolved(run_id=run, step_key="act", slot="s", state="observed"),
         "step_finished": ev.StepFinished(run_id=run, step_key="act"),
         "steps_finished": ev.StepsFinished(steps=[ev.StepFinished(run_id=run, step_key="act")]),
         "graph_finished": ev.GraphFinished(run_id=run),
+        "approval_consumed": ev.ApprovalConsumed(run_id=run, approval_id=attempt, at_ms=1),
         "usage_settled": ev.UsageSettled(run_id=run, sequence=1, used_micros=1, used_tokens=1),
     }
     events = []
@@ -66,6 +68,19 @@ def good_internal(run: bytes, attempt: bytes, lease: bytes) -> dict[str, list[Me
     gate = fe.RunGate(run_id=uuid4().bytes, epoch=1 << 40, mode=fe.MODE_CLOSED, outcome="failed", capabilities=["a:b"])
     step = fe.StepFence(run_id=uuid4().bytes, step_key="act", authority_epoch=1, lease_epoch=2, attempt_id=bytes(16))
     scope = fe.ScopeFence(kind="tool", scope_id="a-tool", epoch=1 << 40, mode=fe.MODE_DRAINING)
+    approval = fe.ApprovalCertificate(
+        approval_id=uuid4().bytes,
+        run_id=uuid4().bytes,
+        step_key="act",
+        slot="s",
+        tool="http.request",
+        digest=digest(b"x"),
+        policy="ab" * 32,
+        proposal_version=1,
+        expires_ms=1,
+        standing=fe.APPROVAL_STANDING_ISSUED,
+        signatures=[fe.ApprovalSignature(public_key=bytes(32), signature=bytes(64), approver="r")],
+    )
     name = gw.EffectName(run_id=run, step_key="act", slot="s")
     inner = wk.CompleteAttemptsRequest(completions=[wk.Completion(lease_token=lease)])
     beats = wk.HeartbeatAttemptsRequest(worker_id="w", heartbeats=[wk.Heartbeat(run_id=str(uuid4()), attempt_id=attempt)])
@@ -94,7 +109,9 @@ def good_internal(run: bytes, attempt: bytes, lease: bytes) -> dict[str, list[Me
         found.append(("GetFences", fe.GetFencesRequest(service=service, run_ids=[run])))
     for point in POINTS:
         steps = [] if point == "scheduler" else [step]
-        found.append(("RaiseFences", fe.RaiseFencesRequest(service=point, gates=[gate], steps=steps, scopes=[scope])))
+        approvals = [approval] if point == "gateway" else []
+        request = fe.RaiseFencesRequest(service=point, gates=[gate], steps=steps, scopes=[scope], approvals=approvals)
+        found.append(("RaiseFences", request))
     requests: dict[str, list[Message]] = {}
     for method, request in found:
         requests.setdefault(method, []).append(request)

@@ -129,13 +129,13 @@ async def test_a_step_asks_by_itself_and_goes_on_with_what_was_said(room: Room) 
         seen.append(given.approval_id)
         return list(given.approvers)
 
-    async with room.worker(workflow("releasing", steps=[release])):
-        async with room.person("rita") as rita, room.person("rolf") as rolf:
-            run = await room.client.launch("releasing")
-            (asked,) = await room.asked(run.run_id)
-            assert (asked.tool, asked.title, asked.slot) == ("", "Release 1.2?", "go")
-            await asyncio.gather(rita.decide(asked.approval_id), rolf.decide(asked.approval_id))
-            assert await room.client.result(run.run_id, timeout_s=20) == ["rita", "rolf"]
+    flow = workflow("releasing", steps=[release])
+    async with room.worker(flow), room.person("rita") as rita, room.person("rolf") as rolf:
+        run = await room.client.launch("releasing")
+        (asked,) = await room.asked(run.run_id)
+        assert (asked.tool, asked.title, asked.slot) == ("", "Release 1.2?", "go")
+        await asyncio.gather(rita.decide(asked.approval_id), rolf.decide(asked.approval_id))
+        assert await room.client.result(run.run_id, timeout_s=20) == ["rita", "rolf"]
     assert seen == [asked.approval_id]
     assert await room.gateway.fetchval("SELECT count(*) FROM approval_certificate") == 0
 
