@@ -312,6 +312,8 @@ def _policy(found: Step) -> workflow_pb2.JoinPolicy | None:
             rest=workflow_pb2.JoinRest.Value(f"JOIN_REST_{found.join.rest.upper()}"),
         )
     return workflow_pb2.JoinPolicy(preset=found.join, need=found.need) if found.join else None
+
+
 def _rule(rule: ApprovalRule) -> workflow_pb2.ApprovalRule:
     return workflow_pb2.ApprovalRule(
         tools=rule.tools,
