@@ -81,6 +81,24 @@ REQUIREMENTS: dict[str, Requirement] = {
         "expiring, M of N, by neither requester nor owner, signed, used once; a new proposal makes it stale; break-glass with a reason.",
         "001 002",
     ),
+    "child.bounded": Requirement(
+        "A spawn intersects capabilities, slices the budget, and counts depth, fan-out and the tenant's descendants, behind the parent's "
+        "lock; it cannot widen, promote or change tenant, and leaves no orphan beside a cancel.",
+        "000 002",
+    ),
+    "child.join": Requirement(
+        "A parent waits for children under a join policy; cancel and failure propagate as declared; a child's output is validated "
+        "before it is used.",
+        "000 002",
+    ),
+    "gw.budget": Requirement(
+        "Reserve, commit, refund inside the run's envelope: parallel calls and children cannot overspend it; at the cap a run waits "
+        "and goes on when its budget is raised.",
+        "000 002",
+    ),
+    "money.settle": Requirement(
+        "Settled at terminal, the rest released once, down the tree; adjusted later by append; variance is visible.", "001 002"
+    ),
     "attempt.fenced": Requirement("Only the current epochs commit progress, checkpoint or effect.", "000"),
     "sched.claim": Requirement("A claim is a compare-and-set with a new epoch; at most one live lease a step.", "000"),
     "sched.fair": Requirement(

@@ -7,6 +7,7 @@ from runway.gateway.v1.gateway_service_pb2_grpc import add_GatewayServiceService
 from runway.internal.gateway.v1.gateway_internal_pb2_grpc import (
     add_BucketViewServiceServicer_to_server,
     add_EffectServiceServicer_to_server,
+    add_EnvelopeServiceServicer_to_server,
 )
 
 from libs.fence.cold import ColdReader
@@ -22,6 +23,7 @@ from libs.runtime.process import run as run_process
 from libs.runtime.retention import forgetting
 from libs.runtime.sender import PeerSender
 from libs.runtime.service import Composed, Loop, Service
+from services.gateway import consumers
 from services.gateway.app.admit_intents import admit_intents
 from services.gateway.app.adopt_tries import adopt_tries, say_ended
 from services.gateway.app.draw_buckets import Buckets
@@ -42,6 +44,7 @@ from services.gateway.ports import Admitted, Intent, Limits, Ports
 from services.gateway.servicer import SERVICE, GatewayServicer
 from services.gateway.servicer_buckets import BucketServicer, BucketViewServicer
 from services.gateway.servicer_control import EffectServicer, GatewayFences
+from services.gateway.servicer_envelopes import EnvelopeServicer
 from services.gateway.settings import GatewaySettings
 from services.gateway.store.approvals import CertificateStore
 from services.gateway.store.buckets import BucketStore
@@ -122,24 +125,8 @@ async def compose(host: Host) -> Service:
     return Composed(
         name="gateway",
         healthy=db.ping,
-        servicers=[
-            Mounted(
-                add_GatewayServiceServicer_to_server,
-                GatewayServicer(ports, Invoker(ports, calls, intents, cold, buckets)),
-                SERVICE,
-            ),
-            Mounted(add_EffectServiceServicer_to_server, EffectServicer(ports), "runway.internal.gateway.v1.EffectService"),
-            Mounted(
-                add_BucketServiceServicer_to_server,
-                BucketServicer(kept, buckets, ports.tools),
-                "runway.gateway.v1.BucketService",
-            ),
-            Mounted(
-                add_BucketViewServiceServicer_to_server,
-                BucketViewServicer(buckets, ports.tools),
-                "runway.internal.gateway.v1.BucketViewService",
-            ),
-        ],
+        servicers=_servicers(ports, Invoker(ports, calls, intents, cold, buckets), kept, buckets),
+        inbox=lambda raws: consumers.apply(ports, raws),
         stuck=GatewayStuck(ports, db).list_stuck,
         fences=GatewayFences(FencePoint(leaf_db, standing), collecting, relay, CertificateStore(leaf_db)),
         loops=[
@@ -153,6 +140,32 @@ async def compose(host: Host) -> Service:
         start=start,
         stop=stop,
     )
+
+
+def _servicers(ports: Ports, invoker: Invoker, kept: BucketStore, buckets: Buckets) -> list[Mounted]:
+    return [
+        Mounted(
+            add_GatewayServiceServicer_to_server,
+            GatewayServicer(ports, invoker),
+            SERVICE,
+        ),
+        Mounted(add_EffectServiceServicer_to_server, EffectServicer(ports), "runway.internal.gateway.v1.EffectService"),
+        Mounted(
+            add_EnvelopeServiceServicer_to_server,
+            EnvelopeServicer(ports),
+            "runway.internal.gateway.v1.EnvelopeService",
+        ),
+        Mounted(
+            add_BucketServiceServicer_to_server,
+            BucketServicer(kept, buckets, ports.tools),
+            "runway.gateway.v1.BucketService",
+        ),
+        Mounted(
+            add_BucketViewServiceServicer_to_server,
+            BucketViewServicer(buckets, ports.tools),
+            "runway.internal.gateway.v1.BucketViewService",
+        ),
+    ]
 
 
 def _tools(host: Host, settings: GatewaySettings, http: Http) -> Registry:

@@ -5,11 +5,12 @@ from typing import Any, Protocol, TypeVar
 from uuid import UUID
 
 from libs.fence.certificates import Standing
-from libs.fence.values import Admission, Asked, Judgement, Verdict
+from libs.fence.values import Admission, Asked, GateValue, Judgement, Verdict
 from libs.kernel.clock import Clock
 from libs.kernel.ids import IdSource
 from libs.kernel.values import value
 from services.gateway.domain.effect import Effect, EffectName, Landed, Outcome, ReplayClass, Try
+from services.gateway.domain.envelopes import Delegated, Envelope, Returned, Slice
 from services.gateway.domain.lookup import Seen
 from services.gateway.domain.process import ProcessIdentity
 
@@ -138,6 +139,8 @@ class Admitted:
     effect: Effect | None = None
     approval_id: UUID | None = None
     """The approval that allowed it, which is used up."""
+    envelope_sequence: int = 0
+    """Of the budget that was judged."""
 
     @property
     def verdict(self) -> Verdict:
@@ -246,6 +249,26 @@ class Transaction(Protocol):
 
     async def lock(self, run_ids: Sequence[UUID]) -> None:
         """The one lock of each run, in order."""
+        ...
+
+    async def merge_gates(self, gates: Sequence[GateValue]) -> None:
+        """Merges gates by maximum, and locks them."""
+        ...
+
+    async def envelopes(self, run_ids: Sequence[UUID]) -> dict[UUID, Envelope]:
+        """What the gates of runs that are known hold."""
+        ...
+
+    async def delegations(self, names: Sequence[tuple[UUID, bytes]]) -> dict[tuple[UUID, bytes], Delegated]:
+        """Slices that exist, by parent and delegation."""
+        ...
+
+    async def take_slices(self, new: Sequence[tuple[UUID, Slice]], now_ms: int) -> None:
+        """Stores slices, or makes them larger, and counts them."""
+        ...
+
+    async def return_slices(self, returned: Sequence[Returned], now_ms: int) -> None:
+        """Gives back, once each, what slices have not used."""
         ...
 
     async def effects(self, names: Sequence[EffectName]) -> dict[EffectName, Effect]:

@@ -9,18 +9,23 @@ from runway.internal.inbox.v1 import inbox_pb2
 
 from libs.kernel.ids import uuid_from_bytes
 from libs.kernel.refusal import Reason, Refusal
-from services.launch import translate, translate_approvals
+from services.launch import translate, translate_approvals, translate_children
 from services.launch.app.ask_approvals import ask_approvals
 from services.launch.app.close_runs import close_runs
 from services.launch.app.hold_approvals import record_consumed
+from services.launch.app.join_children import ask_joins, wait_for_budgets
 from services.launch.app.log_steps import log_steps
 from services.launch.app.record_receipts import record_receipts
 from services.launch.app.record_usage import record_usage
+from services.launch.app.spawn_children import spawn_children
 from services.launch.app.start_runs import start_runs
 from services.launch.domain.approvals import Asked
+from services.launch.domain.children import BudgetWait
 from services.launch.domain.closing import Closing, Receipt
 from services.launch.domain.facts import Usage
+from services.launch.domain.joining import JoinAsk, JoinKey
 from services.launch.domain.run import RunEventFacts
+from services.launch.domain.spawning import SpawnAsk
 from services.launch.domain.workflow import POINT_NAMES
 from services.launch.ports import Ports
 
@@ -39,6 +44,9 @@ class Batch:
         self.usage: list[Usage] = []
         self.asked: list[Asked] = []
         self.consumed: list[tuple[UUID, UUID, int]] = []
+        self.spawns: list[SpawnAsk] = []
+        self.joins: list[JoinAsk] = []
+        self.budget_waits: list[BudgetWait] = []
 
     def take(self, raw: bytes) -> None:
         """Parses one event into its list; refuses what is none of launch's."""
@@ -65,13 +73,27 @@ class Batch:
                 self.receipts.append(_receipt(event.point_quiesced))
             case "usage_settled":
                 self.usage.append(translate.usage_of(event.usage_settled))
-            case "command_recorded" if event.command_recorded.kind == events_pb2.COMMAND_KIND_APPROVAL:
-                self.asked.append(translate_approvals.asked(event.command_recorded))
+            case "command_recorded":
+                self._command(event.command_recorded)
             case "approval_consumed":
                 self.consumed.append(translate_approvals.consumed(event.approval_consumed))
             case _:
                 text = f"launch takes no {kind or 'empty'} event"
                 raise Refusal(Reason.INVALID_FIELD, text, field="events", remedy="send it to its receiver")
+
+    def _command(self, command: events_pb2.CommandRecorded) -> None:
+        match command.kind:
+            case events_pb2.COMMAND_KIND_SPAWN:
+                self.spawns.append(translate_children.spawn_ask(command))
+            case events_pb2.COMMAND_KIND_APPROVAL:
+                self.asked.append(translate_approvals.asked(command))
+            case events_pb2.COMMAND_KIND_JOIN:
+                self.joins.append(translate_children.join_ask(command))
+            case events_pb2.COMMAND_KIND_BUDGET:
+                self.budget_waits.append(translate_children.budget_wait(command))
+            case _:
+                text = f"launch acts on no command of kind {command.kind}"
+                raise Refusal(Reason.INVALID_FIELD, text, field="command_recorded.kind", remedy="send it to its receiver")
 
 
 def _receipt(fact: events_pb2.PointQuiesced) -> Receipt:
@@ -86,9 +108,13 @@ async def apply(ports: Ports, raws: Sequence[bytes]) -> tuple[int, list[inbox_pb
     """Applies a delivery; one verdict per event. What launch cannot store now raises, and all of it comes again."""
     batch = Batch()
     verdicts = []
-    for raw in raws:
+    spawns: dict[int, JoinKey] = {}
+    for number, raw in enumerate(raws):
         try:
+            before = len(batch.spawns)
             batch.take(raw)
+            if len(batch.spawns) > before:
+                spawns[number] = batch.spawns[-1].key
             verdicts.append(inbox_pb2.EventVerdict(verdict=inbox_pb2.VERDICT_APPLIED))
         except Refusal as refusal:
             verdicts.append(inbox_pb2.EventVerdict(verdict=inbox_pb2.VERDICT_REFUSED, reason=str(refusal)))
@@ -100,6 +126,14 @@ async def apply(ports: Ports, raws: Sequence[bytes]) -> tuple[int, list[inbox_pb
         await ask_approvals(ports, batch.asked)
     if batch.consumed:
         await record_consumed(ports, batch.consumed)
+    if batch.spawns:
+        again = await spawn_children(ports, batch.spawns)
+        for number in (number for number, key in spawns.items() if key in again):
+            verdicts[number] = inbox_pb2.EventVerdict(verdict=inbox_pb2.VERDICT_RETRY, reason="its children cannot be made now")
+    if batch.joins:
+        await ask_joins(ports, batch.joins)
+    if batch.budget_waits:
+        await wait_for_budgets(ports, batch.budget_waits)
     if batch.closings:
         await close_runs(ports, batch.closings, batch.graph_steps)
     if batch.usage:

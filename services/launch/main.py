@@ -8,6 +8,7 @@ from runway.launch.v1.admin_service_pb2_grpc import add_AdminServiceServicer_to_
 from runway.launch.v1.approval_service_pb2_grpc import add_ApprovalServiceServicer_to_server
 from runway.launch.v1.launch_service_pb2_grpc import add_LaunchServiceServicer_to_server
 from runway.launch.v1.scope_service_pb2_grpc import add_ScopeServiceServicer_to_server
+from runway.launch.v1.tree_service_pb2_grpc import add_TreeServiceServicer_to_server
 
 from libs.outbox import Outgoing, Relay
 from libs.pg import Database
@@ -26,6 +27,7 @@ from services.launch.app.stop_scopes import Switches
 from services.launch.app.wait_runs import WaitHub
 from services.launch.clients.accounts import AccountClients
 from services.launch.clients.approvals import ApprovalNotices, GatewayApprovals, carried
+from services.launch.clients.envelopes import EnvelopeClient
 from services.launch.clients.explanations import Explanations
 from services.launch.clients.notices import EventNotices
 from services.launch.clients.points import PointClients, receipt_of, scope_ack, scope_raises
@@ -38,9 +40,11 @@ from services.launch.servicer import LaunchServicer
 from services.launch.servicer_approvals import ApprovalServicer
 from services.launch.servicer_control import AdminServicer, InternalServicer, LaunchCallers, LaunchFences
 from services.launch.servicer_scopes import ScopeServicer
+from services.launch.servicer_trees import TreeServicer
 from services.launch.settings import LaunchSettings
 from services.launch.store.approvals import ApprovalReads
 from services.launch.store.catalogue import CatalogueStore
+from services.launch.store.children import ChildReads
 from services.launch.store.promotion import LaunchPromotion
 from services.launch.store.reads import LaunchReads
 from services.launch.store.retention import LaunchRetention
@@ -81,6 +85,8 @@ async def compose(host: Host) -> Service:
     ports = Ports(
         db=LaunchDatabase(db, relay, host.ids, promotion.check),
         reads=reads,
+        children=ChildReads(db, promotion.check),
+        envelopes=EnvelopeClient(host.peers),
         catalogue=CatalogueStore(db, parse_spec, host.clock, settings.newest_ttl_ms),
         tenancy=TenancyStore(control_db),
         points=PointClients(host.peers),
@@ -96,11 +102,16 @@ async def compose(host: Host) -> Service:
             enforce_deadline_ms=settings.enforce_deadline_ms,
             input_limit_bytes=settings.input_limit_bytes,
             longest_pause_ms=settings.longest_pause_ms,
+            max_children=settings.max_children,
+            max_child_depth=settings.max_child_depth,
         ),
         approvals=_approvals(host, settings, ApprovalReads(db, promotion.check)),
     )
     control = replace(
-        ports, db=LaunchDatabase(control_db, relay, host.ids, promotion.check), reads=LaunchReads(control_db, promotion.check)
+        ports,
+        db=LaunchDatabase(control_db, relay, host.ids, promotion.check),
+        reads=LaunchReads(control_db, promotion.check),
+        children=ChildReads(control_db, promotion.check),
     )
     scopes = ScopeStore(control_db, relay, host.ids, scope_raises)
     switches = Switches(scopes, PointClients(host.peers), host.clock, settings.enforce_deadline_ms)
@@ -129,6 +140,7 @@ async def compose(host: Host) -> Service:
             Mounted(add_LaunchServiceServicer_to_server, servicer, "runway.launch.v1.LaunchService"),
             Mounted(add_ApprovalServiceServicer_to_server, approvals, "runway.launch.v1.ApprovalService"),
             Mounted(add_ScopeServiceServicer_to_server, ScopeServicer(switches), "runway.launch.v1.ScopeService"),
+            Mounted(add_TreeServiceServicer_to_server, TreeServicer(ports, control), "runway.launch.v1.TreeService"),
             Mounted(add_AdminServiceServicer_to_server, AdminServicer(ports), "runway.launch.v1.AdminService"),
             Mounted(
                 add_LaunchInternalServiceServicer_to_server,

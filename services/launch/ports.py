@@ -1,6 +1,6 @@
 """What launch's verbs need from outside, as Protocols. Adapters live in `store` and `clients`; `main` joins them."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Protocol
 from uuid import UUID
@@ -10,6 +10,17 @@ from libs.kernel.ids import IdSource
 from libs.kernel.values import value
 from services.launch.domain.admission import Account, Admitted
 from services.launch.domain.adopting import Adopted, Held, Orphan
+from services.launch.domain.children import (
+    BudgetWait,
+    ChildRow,
+    DeniedSpawn,
+    Envelope,
+    JoinedChild,
+    JoinedFacts,
+    SliceBack,
+    SliceTaken,
+    TreeCounts,
+)
 from services.launch.domain.closing import Closing, Decided, Progress, Receipt
 from services.launch.domain.facts import (
     FirstReceipt,
@@ -22,8 +33,10 @@ from services.launch.domain.facts import (
     Version,
     Waiting,
 )
+from services.launch.domain.joining import Counts, Join, JoinKey
 from services.launch.domain.pausing import Moved
 from services.launch.domain.run import Run, RunEventFacts, RunHead
+from services.launch.domain.spawning import Child, Spawned
 from services.launch.domain.workflow import WorkflowSpec
 from services.launch.ports_approvals import ApprovalPorts, ApprovalRows
 
@@ -64,8 +77,9 @@ class Tx(Protocol):
         """Pauses and resumes."""
         ...
 
-    async def apply_progress(self, progress: Sequence[Progress], now_ms: int) -> None:
-        """Records receipts; settles and ends runs whose progress is terminal."""
+    async def apply_progress(self, progress: Sequence[Progress], now_ms: int, back: Collection[UUID] = ()) -> None:
+        """Records receipts; settles and ends runs whose progress is terminal. `back`: children whose rest is their parent's
+        again."""
         ...
 
     async def adopt(self, adopted: Sequence[Adopted], now_ms: int) -> None:
@@ -74,6 +88,76 @@ class Tx(Protocol):
 
     async def tell_again(self, told: Sequence[Closing], now_ms: int) -> None:
         """Fills in what belongs to adopted outcomes of locked runs; those that have every receipt are settled."""
+        ...
+
+    async def lock_family(self, run_ids: Sequence[UUID]) -> dict[UUID, RunHead]:
+        """Runs and their parents, locked in order."""
+        ...
+
+    async def lock_below(self, run_ids: Sequence[UUID]) -> dict[UUID, RunHead]:
+        """Everything that came of these runs, is not terminal, and does not outlive its parent, locked. Behind the runs'
+        locks."""
+        ...
+
+    async def spawns_known(self, keys: Sequence[JoinKey]) -> set[JoinKey]:
+        """Which of these commands have been judged."""
+        ...
+
+    async def admit_children(self, children: Sequence[Child], now_ms: int) -> None:
+        """Stores children; their parents and tenants, which are locked, count them."""
+        ...
+
+    async def put_spawns(self, spawned: Sequence[Spawned], now_ms: int) -> None:
+        """What became of commands."""
+        ...
+
+    async def count_ended(self, run_ids: Sequence[UUID], back: Collection[UUID]) -> None:
+        """Counts children that have just become terminal; `back`: those whose rest is their parent's again."""
+        ...
+
+    async def slices_of(self, run_ids: Sequence[UUID]) -> list[SliceBack]:
+        """Slices of children that have ended."""
+        ...
+
+    async def put_joins(self, joins: Sequence[Join], now_ms: int) -> None:
+        """What steps wait for; the first of each slot stands."""
+        ...
+
+    async def open_joins(self, run_ids: Sequence[UUID]) -> list[tuple[Join, Join, int]]:
+        """Joins that are not answered: as stored, with the spawns still unknown, and how many of the cancelled some point may
+        not know closed."""
+        ...
+
+    async def groups_of(self, run_ids: Sequence[UUID]) -> dict[UUID, list[tuple[str, str, Counts]]]:
+        """How groups stand: by run, (step, group, counts)."""
+        ...
+
+    async def rest_of(self, keys: Sequence[JoinKey]) -> list[UUID]:
+        """Children of joins whose outcome is open."""
+        ...
+
+    async def save_joins(self, joins: Sequence[Join], now_ms: int) -> None:
+        """How joins stand."""
+        ...
+
+    async def joined(self, keys: Sequence[JoinKey], limit: int) -> dict[JoinKey, list[JoinedChild]]:
+        """The first children of each join."""
+        ...
+
+    async def denied_of(self, keys: Sequence[JoinKey]) -> dict[JoinKey, list[DeniedSpawn]]:
+        """Spawns of joins that were refused."""
+        ...
+
+    async def raise_budgets(self, run_id: UUID, micros: int, sequence: int, now_ms: int) -> None:
+        """More money for a run, from its tenant or its parent. Behind all their locks."""
+        ...
+
+    async def put_budget_waits(self, waits: Sequence[BudgetWait]) -> None:
+        """Steps that wait for a greater budget."""
+        ...
+
+    async def end_budget_waits(self, run_ids: Sequence[UUID], now_ms: int) -> list[tuple[BudgetWait, int]]:
+        """Waits whose run has another budget than their step knew, once each, with that budget."""
         ...
 
     async def start_runs(self, run_ids: Sequence[UUID], now_ms: int) -> list[UUID]:
@@ -141,6 +225,46 @@ class Reads(Protocol):
         ...
 
 
+class ChildReads(Protocol):
+    """Reads about children outside transactions, one statement each."""
+
+    async def spawns_known(self, keys: Sequence[JoinKey]) -> set[JoinKey]:
+        """Which of these commands have been judged."""
+        ...
+
+    async def children(self, run_id: UUID, after: UUID, step_key: str, group: str, limit: int) -> list[ChildRow]:
+        """A page of a run's children, in the order in which they were spawned."""
+        ...
+
+    async def tree(self, run_id: UUID, after: UUID, limit: int) -> list[tuple[str, Run, int]]:
+        """A page of a run and all below it: its name, itself, and what came back to it."""
+        ...
+
+    async def tree_counts(self, run_ids: Sequence[UUID]) -> Mapping[UUID, TreeCounts]:
+        """How far all below these runs has come."""
+        ...
+
+    async def ending_parents(self, limit: int) -> tuple[list[UUID], list[UUID]]:
+        """Decided parents that wait for nothing more, and those of which children still run."""
+        ...
+
+    async def slice_name(self, run_id: UUID) -> bytes:
+        """What a child's slice of its parent's envelope is called."""
+        ...
+
+
+class Envelopes(Protocol):
+    """Runs' envelopes at the gateway. Refuses where it does not answer."""
+
+    async def take(self, asks: Sequence[tuple[RunHead, Sequence[tuple[bytes, int, int]]]]) -> list[SliceTaken]:
+        """Takes slices (name, micros in all, sequence) out of parents' envelopes; one answer per parent's ask."""
+        ...
+
+    async def read(self, run_ids: Sequence[UUID]) -> dict[UUID, Envelope]:
+        """What the gates of runs that it knows hold."""
+        ...
+
+
 class Catalogue(Protocol):
     """Published workflow versions."""
 
@@ -167,7 +291,13 @@ class Tenancy(Protocol):
     """Tenants and keys."""
 
     async def put_tenant(
-        self, tenant: str, limit_micros: int, max_active: int, expected: int | None, now_ms: int
+        self,
+        tenant: str,
+        limit_micros: int,
+        max_active: int,
+        expected: int | None,
+        now_ms: int,
+        max_descendants: int | None = None,
     ) -> Account | None:
         """The tenant after the change; None when `expected` lost."""
         ...
@@ -248,6 +378,34 @@ class Notices(Protocol):
         """The run's gate under its new epoch for every point; RunClosing where its outcome is decided."""
         ...
 
+    def spawned(self, parent: RunHead, child: Child, epoch: int, now_ms: int) -> Notice:
+        """RunLaunched of a child."""
+        ...
+
+    def slice_back(self, item: SliceBack, now_ms: int) -> Notice:
+        """SliceReturned for the gateway."""
+        ...
+
+    def joined(self, joined: JoinedFacts, now_ms: int) -> Notice:
+        """CommandAnswered of a join, for readiness."""
+        ...
+
+    def refused_join(self, join: Join, problem: str, now_ms: int) -> Notice:
+        """CommandAnswered of a join that cannot be read."""
+        ...
+
+    def budget_told(self, wait: BudgetWait, micros: int, now_ms: int) -> Notice:
+        """CommandAnswered of a wait for a greater budget."""
+        ...
+
+    def envelope(self, head: RunHead, micros: int, sequence: int) -> Notice:
+        """The run's gate with another envelope, for the gateway."""
+        ...
+
+    def plain(self, value: bytes) -> object:
+        """A serialized Value as Python data."""
+        ...
+
     def orphaned(self, orphan: Orphan, now_ms: int) -> list[Notice]:
         """Raises that close a run that launch does not know, and RunClosing."""
         ...
@@ -272,6 +430,8 @@ class Limits:
     enforce_deadline_ms: int
     input_limit_bytes: int
     longest_pause_ms: int = 604_800_000
+    max_children: int = 20_000
+    max_child_depth: int = 8
 
 
 class Database(Protocol):
@@ -312,6 +472,8 @@ class Ports:
 
     db: Database
     reads: Reads
+    children: ChildReads
+    envelopes: Envelopes
     catalogue: Catalogue
     tenancy: Tenancy
     points: Points

@@ -13,7 +13,7 @@ from libs.rpc.batcher import Batcher
 from libs.rpc.identity import Caller, current_call
 from libs.rpc.items import item_error
 from libs.rpc.values import check_value
-from services.launch import translate
+from services.launch import translate, translate_children
 from services.launch.app.cancel_runs import Cancel, Cancelled, cancel_runs
 from services.launch.app.check_schemas import refuse_misfit
 from services.launch.app.launch_runs import LaunchAsk, Launched, check, is_repeat, launch_runs
@@ -199,6 +199,7 @@ class LaunchServicer(launch_service_pb2_grpc.LaunchServiceServicer):
             phase=pb.CancelPhase.Value(f"CANCEL_PHASE_{done.phase}"),
             receipts=translate.receipts(done.run),
             effects_in_flight=[translate.in_flight_message(effect) for effect in done.in_flight],
+            descendants=translate_children.descendants_message(done.below),
         )
 
     async def PauseRun(self, request: pb.PauseRunRequest, context: Any) -> pb.PauseRunResponse:

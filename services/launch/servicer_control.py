@@ -26,7 +26,8 @@ class AdminServicer(admin_service_pb2_grpc.AdminServiceServicer):
     async def PutTenant(self, request: admin_pb.PutTenantRequest, context: Any) -> admin_pb.PutTenantResponse:
         """See the contract."""
         expected = request.expected_version if request.HasField("expected_version") else None
-        account = await put_tenant(self._ports, request.tenant, request.limit_micros, request.max_active_runs, expected)
+        most = request.max_active_descendants if request.HasField("max_active_descendants") else None
+        account = await put_tenant(self._ports, request.tenant, request.limit_micros, request.max_active_runs, expected, most)
         return admin_pb.PutTenantResponse(tenant=translate.tenant_message(account))
 
     async def GetTenant(self, request: admin_pb.GetTenantRequest, context: Any) -> admin_pb.GetTenantResponse:

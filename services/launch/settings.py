@@ -37,6 +37,12 @@ class LaunchSettings(RunwaySettings):
     """Launches a second that one tenant may ask of this process."""
     launch_burst: int = Field(default=20_000, gt=0)
     """Launches that one tenant may ask at once."""
+    max_children: int = Field(default=20_000, gt=0)
+    """Children that one run may spawn in all, where its workflow version names fewer."""
+    max_child_depth: int = Field(default=8, ge=0)
+    """Levels of children below a run that a caller launched."""
+    mend_interval_ms: int = Field(default=1_000, gt=0)
+    """How often decided parents are looked for whose children still run, or that wait for nothing more."""
     newest_ttl_ms: int = Field(default=500, ge=0)
     """How long the newest version of a name is remembered."""
     expire_interval_ms: int = Field(default=500, gt=0)

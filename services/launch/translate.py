@@ -62,6 +62,8 @@ def check_text(text: str, field: str) -> str:
 def check_spec(spec: workflow_pb2.WorkflowSpec) -> None:
     """Refuses schemas that hold what JSON could not carry."""
     given = [("spec.input_schema", spec.input_schema)] if spec.HasField("input_schema") else []
+    if spec.HasField("output_schema"):
+        given.append(("spec.output_schema", spec.output_schema))
     for number, step in enumerate(spec.steps):
         if step.HasField("input_schema"):
             given.append((f"spec.steps[{number}].input_schema", step.input_schema))
@@ -135,6 +137,10 @@ def spec_of(spec: workflow_pb2.WorkflowSpec) -> WorkflowSpec:
         default_deadline_ms=to_ms(spec.default_deadline),
         input_schema=_schema(spec.input_schema, spec.HasField("input_schema")),
         max_steps=spec.max_steps,
+        output_schema=_schema(spec.output_schema, spec.HasField("output_schema")),
+        allow_independent_children=spec.allow_independent_children,
+        max_children=spec.max_children,
+        max_child_depth=spec.max_child_depth,
     )
 
 
@@ -261,6 +267,12 @@ def run_message(run: Run, *, payload: bool = True, waiting: Waiting | None = Non
         last_sequence=run.sequence,
         paused_at=timestamp(head.paused_ms) if head.paused_ms else None,
         paused_until=timestamp(run.pause_until_ms) if run.pause_until_ms else None,
+        parent_id=str(head.parent_id or ""),
+        root_id=str(head.root_id or ""),
+        depth=head.depth,
+        independent=head.independent,
+        delegated=common_pb2.Budget(micros=head.delegated_micros) if head.children else None,
+        children=head.children,
     )
 
 
@@ -306,6 +318,8 @@ def tenant_message(account: Account) -> admin_service_pb2.Tenant:
         max_active_runs=account.max_active_runs,
         active_runs=account.active_runs,
         version=account.version,
+        max_active_descendants=account.max_active_descendants,
+        active_descendants=account.active_descendants,
     )
 
 
@@ -404,7 +418,7 @@ def gate_message(gate: GateFacts) -> fence_pb2.RunGate:
         outcome=gate.outcome,
         capabilities=gate.capabilities,
         granted_micros=gate.granted_micros,
-        envelope_sequence=1 if gate.tenant else 0,
+        envelope_sequence=gate.budget_sequence,
         tenant=gate.tenant,
         project=gate.project,
     )

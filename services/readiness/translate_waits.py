@@ -18,6 +18,7 @@ from services.readiness.domain.waits import LONGEST_MS, Asked, Kind, Told
 _TOLD: Mapping[int, Kind] = {
     events_pb2.COMMAND_KIND_APPROVAL: Kind.APPROVAL,
     events_pb2.COMMAND_KIND_JOIN: Kind.CHILDREN,
+    events_pb2.COMMAND_KIND_BUDGET: Kind.BUDGET,
 }
 RESULT_BYTES = 262_144
 """Largest answer that launch may give: each further attempt of the step is given it again."""

@@ -14,6 +14,7 @@ from runway.launch.v1 import admin_service_pb2 as ad
 from runway.launch.v1 import approval_service_pb2 as ap
 from runway.launch.v1 import launch_service_pb2 as la
 from runway.launch.v1 import scope_service_pb2 as so
+from runway.launch.v1 import tree_service_pb2 as tr
 from runway.launch.v1 import workflow_pb2 as wf
 from runway.readiness.v1 import readiness_service_pb2 as rd
 from runway.reconciler.v1 import reconciler_service_pb2 as rc
@@ -131,6 +132,10 @@ def good_requests(lease: wk.Lease, other_run: str) -> dict[str, list[Message]]:
         ("ListApproverKeys", ap.ListApproverKeysRequest(page_size=2, page_token="a")),
         ("RevokeApproverKey", ap.RevokeApproverKeyRequest(key_id="k")),
         ("PutTenant", ad.PutTenantRequest(tenant="stranger", limit_micros=10**12, max_active_runs=1000)),
+        ("ListChildren", tr.ListChildrenRequest(run_id=run, step_key="act", group="g", page_size=2, page_token=run)),
+        ("GetTree", tr.GetTreeRequest(run_id=run, page_size=2, page_token=run)),
+        ("RaiseBudget", tr.RaiseBudgetRequest(request_id="r", run_id=run, micros=5, reason="r", expected_version=99)),
+        ("GetTenantBudget", tr.GetTenantBudgetRequest()),
         ("GetTenant", ad.GetTenantRequest(tenant="stranger")),
         ("CreateApiKey", ad.CreateApiKeyRequest(tenant="stranger", project="p", scopes=["worker"], name="n")),
         ("RevokeApiKey", ad.RevokeApiKeyRequest(key_id=str(uuid4()))),

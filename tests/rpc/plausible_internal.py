@@ -1,4 +1,5 @@
-"""Requests between services that would pass, one or more for each internal RPC, and one event of every kind, to be spoilt in one place.
+"""Requests between services that would pass, one or more for each internal RPC, and one event of every kind, to be spoilt in
+one place.
 
 Authoritative for nothing. Can go wrong: a new internal RPC or event that is missing here; `test_garbage_internal` counts.
 """
@@ -53,6 +54,7 @@ def good_events(run: bytes, attempt: bytes) -> list[ev.Event]:
         "steps_finished": ev.StepsFinished(steps=[ev.StepFinished(run_id=run, step_key="act")]),
         "graph_finished": ev.GraphFinished(run_id=run),
         "approval_consumed": ev.ApprovalConsumed(run_id=run, approval_id=attempt, at_ms=1),
+        "slice_returned": ev.SliceReturned(run_id=run, delegation=digest(b"d"), spent_micros=1),
         "usage_settled": ev.UsageSettled(run_id=run, sequence=1, used_micros=1, used_tokens=1),
     }
     events = []
@@ -88,6 +90,13 @@ def good_internal(run: bytes, attempt: bytes, lease: bytes) -> dict[str, list[Me
         ("InspectEffects", gw.InspectEffectsRequest(effects=[name])),
         ("ResolveEffects", gw.ResolveEffectsRequest(resolutions=[gw.Resolution(effect=name, state="observed", actor="x")])),
         ("ReadBuckets", gw.ReadBucketsRequest()),
+        (
+            "TakeSlices",
+            gw.TakeSlicesRequest(
+                asks=[gw.SliceAsk(gate=gate, slices=[gw.Slice(delegation=digest(b"d"), micros=5, sequence=1)])]
+            ),
+        ),
+        ("ReadEnvelopes", gw.ReadEnvelopesRequest(run_ids=[run])),
         ("GetSigningKeys", sc.GetSigningKeysRequest(key_ids=[b"x" * 8])),
         ("GetWaits", rd.GetWaitsRequest(run_ids=[run])),
         ("ExplainSteps", rd.ExplainStepsRequest(run_id=run, step_key="act", page_size=2, after=1)),

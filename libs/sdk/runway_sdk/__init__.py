@@ -10,6 +10,21 @@ import os
 os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "false")  # steps start programs: by exec, never by a bare fork
 
 from runway_sdk.approvals import ApprovalRule, Approved, ApproverKey
+from runway_sdk.children import (
+    ALL,
+    ANY,
+    BEST_EFFORT,
+    COLLECT_PARTIAL,
+    FAIL_FAST,
+    Child,
+    Children,
+    ChildrenFailed,
+    ChildResult,
+    Joined,
+    JoinPolicy,
+    k_of_n,
+    quorum,
+)
 from runway_sdk.client import Client, RunFailed
 from runway_sdk.connection import Target, find_target
 from runway_sdk.context import Context
@@ -41,6 +56,11 @@ from runway_sdk.worker import Worker
 from runway_sdk.workflow import Edge, Join, Retry, Step, Workflow, WorkflowError, step, workflow
 
 __all__ = [
+    "ALL",
+    "ANY",
+    "BEST_EFFORT",
+    "COLLECT_PARTIAL",
+    "FAIL_FAST",
     "Answer",
     "ApprovalRequired",
     "ApprovalRule",
@@ -48,6 +68,10 @@ __all__ = [
     "ApproverKey",
     "BudgetExhausted",
     "CapabilityDenied",
+    "Child",
+    "ChildResult",
+    "Children",
+    "ChildrenFailed",
     "Client",
     "Context",
     "Edge",
@@ -56,6 +80,8 @@ __all__ = [
     "EpochStale",
     "InvalidRequest",
     "Join",
+    "JoinPolicy",
+    "Joined",
     "LeaseLost",
     "NotFound",
     "Overloaded",
@@ -80,6 +106,8 @@ __all__ = [
     "WorkflowError",
     "YieldRequested",
     "find_target",
+    "k_of_n",
+    "quorum",
     "step",
     "workflow",
 ]

@@ -30,6 +30,7 @@ from runway_sdk.approvals import Approvals
 from runway_sdk.connection import Connection, Target, find_target
 from runway_sdk.errors import RunwayError, Unavailable, error_of, item_error_of
 from runway_sdk.gather import Gather
+from runway_sdk.trees import Trees
 from runway_sdk.values import from_value, to_value
 from runway_sdk.waits import Waits
 from runway_sdk.workflow import Workflow
@@ -73,6 +74,7 @@ class Client:
         self._reconciler = reconciler_service_pb2_grpc.ReconcilerServiceStub(control("reconciler"))
         self._waits = Waits(self._connection, self._launch)
         self.approvals = Approvals(self._connection)
+        self.trees = Trees(self._connection)
         self._gather: Gather[pb.LaunchRunRequest, pb.LaunchResult] = Gather(self._launch_together, most=200)
 
     async def __aenter__(self) -> Self:

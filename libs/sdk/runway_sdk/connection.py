@@ -126,6 +126,10 @@ class Connection:
         made: S = found
         return made
 
+    def stub_of_control(self, service: str, make: Callable[[grpc.aio.Channel], S]) -> S:
+        """A generated stub for calls of a service's control port."""
+        return make(self.control(service))
+
     def control(self, service: str) -> grpc.aio.Channel:
         """The channel for heartbeats, cancels and operators."""
         public = self.target.services.get(service, "")

@@ -23,10 +23,12 @@ from runway.gateway.v1 import gateway_service_pb2_grpc
 
 from runway_sdk.approvals import Approved
 from runway_sdk.asking import approved, ask_for_call
+from runway_sdk.children import ChildContext
 from runway_sdk.connection import Connection
 from runway_sdk.errors import (
     STOPPED_FOR_NOW,
     ApprovalRequired,
+    BudgetExhausted,
     EffectInFlight,
     EffectUnknown,
     EpochStale,
@@ -84,7 +86,7 @@ class LeaseHolder:
             self._over.set_result(None)
 
 
-class Context:
+class Context(ChildContext):
     """What an attempt knows of itself, and what it may do."""
 
     def __init__(
@@ -145,8 +147,10 @@ class Context:
         replay: str = "",
         hold_micros: int = 0,
         timeout_s: float = 300.0,
+        wait_for_budget: bool = False,
     ) -> ToolResult:
         """Calls a tool once, whatever happens to this attempt: a later one that reaches the slot gets the first one's answer.
+        With `wait_for_budget` a call that the run's budget does not allow waits until it is raised, holding nothing.
 
         Raises ToolFailed where the tool said no, EffectUnknown where nobody can say yet.
         """
@@ -158,11 +162,17 @@ class Context:
             hold_micros=hold_micros,
             wait=Duration(seconds=_WAIT_S),
         )
-        answer = await self._effect(self._gateway.InvokeTool, request, timeout_s)
-        return result_of(answer)
+        return result_of(await self._paid(self._gateway.InvokeTool, request, timeout_s, wait_for_budget))
 
     async def model(
-        self, model: str, body: Mapping[str, Any], *, slot: str = "", hold_micros: int = 0, timeout_s: float = 600.0
+        self,
+        model: str,
+        body: Mapping[str, Any],
+        *,
+        slot: str = "",
+        hold_micros: int = 0,
+        timeout_s: float = 600.0,
+        wait_for_budget: bool = False,
     ) -> ToolResult:
         """Calls a model in the OpenAI-compatible form (`{"messages": […]}`); its answer replays like a tool's."""
         request = gw.GenerateRequest(
@@ -172,8 +182,7 @@ class Context:
             hold_micros=hold_micros,
             wait=Duration(seconds=_WAIT_S),
         )
-        answer = await self._effect(self._gateway.Generate, request, timeout_s)
-        return result_of(answer)
+        return result_of(await self._paid(self._gateway.Generate, request, timeout_s, wait_for_budget))
 
     async def sleep(self, length: timedelta, *, slot: str = "") -> None:
         """Waits so long without holding anything: the attempt ends, and a later one passes here once the time has come."""
@@ -220,6 +229,21 @@ class Context:
         The same slot with other content than was allowed fails the step: what people allowed is exactly what they were shown.
         """
         return approved(self._waits, slot, title, content, need=need, eligible=eligible, expires_s=expires_s)
+
+    def _token(self) -> bytes:
+        return self._holder.token
+
+    async def _paid(self, method: Callable[..., Awaitable[Any]], request: Any, timeout_s: float, wait: bool) -> Any:
+        """The call; where the budget does not allow it and that is to be waited for, again once it was raised."""
+        while True:
+            try:
+                return await self._effect(method, request, timeout_s)
+            except BudgetExhausted as refused:
+                sequence = refused.detail.get("envelope_sequence", "")
+                if not wait or not sequence:
+                    raise
+                slot = self._waits.slot(f"budget:{request.slot}"[:190], "")
+                await self._waits.wait("budget", slot, {"sequence": sequence})
 
     async def _effect(self, method: Callable[..., Awaitable[Any]], request: Any, timeout_s: float) -> Any:
         """Makes the call until its slot is resolved or the time has passed."""

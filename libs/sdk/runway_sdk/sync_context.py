@@ -4,12 +4,13 @@ Can go wrong: a call from the worker's own loop, which would wait for itself. St
 """
 
 import asyncio
-from collections.abc import Coroutine, Mapping, Sequence
+from collections.abc import Coroutine, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any, TypeVar
 
 from runway_sdk.approvals import Approved
+from runway_sdk.children import Child, Children, Joined
 from runway_sdk.context import Context
 from runway_sdk.results import Restored, StoredArtifact, ToolResult
 from runway_sdk.waiting import Answer
@@ -74,6 +75,18 @@ class SyncContext:
     def approval(self, slot: str, title: str, content: Any, **options: Any) -> Approved:
         """See Context.approval."""
         return self._wait(self._context.approval(slot, title, content, **options))
+
+    def spawn(self, workflow: str, input: Any = None, **options: Any) -> Children:
+        """See Context.spawn."""
+        return self._wait(self._context.spawn(workflow, input, **options))
+
+    def spawn_many(self, children: Iterable[Child], **options: Any) -> Children:
+        """See Context.spawn_many."""
+        return self._wait(self._context.spawn_many(children, **options))
+
+    def join(self, *spawned: Children, **options: Any) -> Joined:
+        """See Context.join."""
+        return self._wait(self._context.join(*spawned, **options))
 
     def checkpoint(self, state: Any, **options: Any) -> str:
         """See Context.checkpoint."""

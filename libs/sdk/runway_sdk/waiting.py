@@ -21,6 +21,7 @@ _COMMANDS: Mapping[str, pb.CommandType.ValueType] = {
     "input": pb.COMMAND_TYPE_INPUT,
     "approval": pb.COMMAND_TYPE_APPROVAL,
     "children": pb.COMMAND_TYPE_JOIN,
+    "budget": pb.COMMAND_TYPE_BUDGET,
 }
 
 

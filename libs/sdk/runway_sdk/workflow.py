@@ -237,6 +237,10 @@ class Workflow:
     deadline: timedelta | None
     description: str
     max_steps: int = 0
+    promised: TypeAdapter[Any] | None = None
+    independent_children: bool = False
+    max_children: int = 0
+    max_child_depth: int = 0
 
     @property
     def handlers(self) -> Mapping[str, Step]:
@@ -267,6 +271,10 @@ class Workflow:
             spec.default_deadline.FromTimedelta(self.deadline)
         if self.input is not None:
             json_format.ParseDict(self.input.json_schema(), spec.input_schema)
+        if self.promised is not None:
+            json_format.ParseDict(self.promised.json_schema(mode="serialization"), spec.output_schema)
+        spec.allow_independent_children = self.independent_children
+        spec.max_children, spec.max_child_depth = self.max_children, self.max_child_depth
         return spec
 
     def _step(self, found: Step) -> workflow_pb2.StepSpec:
@@ -340,11 +348,18 @@ def workflow(
     deadline: timedelta | None = None,
     description: str = "",
     max_steps: int = 0,
+    promises: Any = None,
+    independent_children: bool = False,
+    max_children: int = 0,
+    max_child_depth: int = 0,
 ) -> Workflow:
     """A workflow of these steps. `build` names the code: change it when a run in flight must not get the new code.
 
     `input` is the type of the run's input (its JSON Schema is checked at launch); `output` the step whose result is the
-    run's, the single last step where it is not given. `max_steps`: most steps of a run, instances counted.
+    run's, the single last step where it is not given. `max_steps`: most steps of a run, instances counted. `promises` is the
+    type of the run's output, by which a child's is checked before its parent sees it. `independent_children`: its runs may
+    spawn children that outlive them; `max_children` and `max_child_depth` bound how many and how deep, 0 as the installation
+    does.
     """
     keys = [found.key for found in steps]
     if len(set(keys)) != len(keys):
@@ -360,6 +375,10 @@ def workflow(
         deadline=deadline,
         description=description,
         max_steps=max_steps,
+        promised=TypeAdapter(promises) if promises is not None else None,
+        independent_children=independent_children,
+        max_children=max_children,
+        max_child_depth=max_child_depth,
     )
     by_name: dict[str, str] = {"run": "the run's input"}
     for key in keys:

@@ -274,8 +274,13 @@ def _exhausted(intent: Intent, admitted: Admitted) -> Refusal:
     return Refusal(
         Reason.BUDGET_EXHAUSTED,
         f"holding {intent.hold} micros would overdraw the run, which has {max(0, admitted.free)} left",
-        remedy="ask for less, wait for calls under way, or launch with a larger budget",
-        detail={"hold_micros": str(intent.hold), "free_micros": str(admitted.free), "slot": admitted.name.slot},
+        remedy="ask for less, wait for calls under way, or have the budget raised: `runway budget raise`",
+        detail={
+            "hold_micros": str(intent.hold),
+            "free_micros": str(admitted.free),
+            "slot": admitted.name.slot,
+            "envelope_sequence": str(admitted.envelope_sequence),
+        },
     )
 
 

@@ -18,8 +18,10 @@ from libs.kernel.ids import IdSource
 from libs.outbox import Outgoing, append
 from libs.pg import Queries, Tx
 from services.gateway.domain.effect import Effect, EffectName, Landed
+from services.gateway.domain.envelopes import Delegated, Envelope, Returned, Slice
 from services.gateway.ports import Admitted, Attended, Intent, Notice, Notices, Usage
 from services.gateway.store import rows
+from services.gateway.store.envelopes import EnvelopeStore
 
 ADMISSION = Queries.load(Path(__file__).parent / "sql" / "admission.sql")
 EFFECTS = Queries.load(Path(__file__).parent / "sql" / "effects.sql")
@@ -69,6 +71,7 @@ class GatewayTx:
                 name,
                 n=row["n"] or 0,
                 free=row["free"] or 0,
+                envelope_sequence=row["envelope_sequence"] or 0,
                 effect=known.get(name) if verdict in _TOLD else None,
                 approval_id=row["approval_id"],
             )
@@ -154,6 +157,27 @@ class GatewayTx:
     async def lock(self, run_ids: Sequence[UUID]) -> None:
         """Gates, in order."""
         await self._tx.fetch(FENCES.lock_gates, sorted(set(run_ids)))
+
+    async def merge_gates(self, gates: Sequence[GateValue]) -> None:
+        """As a raise does: by maximum, never stamped."""
+        await FenceStore(self._tx).lock_gates_to_raise(gate.run_id for gate in gates)
+        await FenceStore(self._tx).raise_gates(gates)
+
+    async def envelopes(self, run_ids: Sequence[UUID]) -> dict[UUID, Envelope]:
+        """What gates hold."""
+        return await EnvelopeStore(self._tx).envelopes(run_ids)
+
+    async def delegations(self, names: Sequence[tuple[UUID, bytes]]) -> dict[tuple[UUID, bytes], Delegated]:
+        """Slices that exist."""
+        return await EnvelopeStore(self._tx).delegations(names)
+
+    async def take_slices(self, new: Sequence[tuple[UUID, Slice]], now_ms: int) -> None:
+        """Stores and counts them."""
+        await EnvelopeStore(self._tx).take(new, now_ms)
+
+    async def return_slices(self, returned: Sequence[Returned], now_ms: int) -> None:
+        """Slices that came back."""
+        await EnvelopeStore(self._tx).give_back(returned, now_ms)
 
     async def effects(self, names: Sequence[EffectName]) -> dict[EffectName, Effect]:
         """Slots."""

@@ -1,4 +1,5 @@
-"""Cancel runs: ACCEPTED when this commits, ENFORCED when every point has, QUIESCED when nothing is left.
+"""Cancel runs, each with all that came of it: ACCEPTED when this commits, ENFORCED when every point has, QUIESCED when
+nothing is left.
 
 The answer says what is durable: receipts are recorded on the run row before they are told. What was decided first stands.
 """
@@ -8,8 +9,9 @@ from uuid import UUID
 
 from libs.kernel.refusal import Reason, Refusal, not_found
 from libs.kernel.values import value
-from services.launch.app.close_runs import decide_and_store
+from services.launch.app.decide_outcomes import decide_and_store
 from services.launch.app.record_receipts import record_receipts
+from services.launch.domain.children import TreeCounts
 from services.launch.domain.closing import Closing, Decided
 from services.launch.domain.facts import InFlight
 from services.launch.domain.run import TERMINAL, Run, RunState
@@ -35,6 +37,8 @@ class Cancelled:
     run: Run
     phase: str
     in_flight: tuple[InFlight, ...]
+    below: TreeCounts | None = None
+    """How far its children have come, at any depth."""
 
 
 async def cancel_runs(ports: Ports, asks: Sequence[Cancel]) -> list[Cancelled | Refusal]:
@@ -43,6 +47,8 @@ async def cancel_runs(ports: Ports, asks: Sequence[Cancel]) -> list[Cancelled | 
     receipts, in_flight = await ports.points.raise_now(decided, ports.limits.enforce_deadline_ms) if decided else ([], [])
     await record_receipts(ports, [receipt for receipt in receipts if receipt.epoch])
     runs = await ports.reads.runs([ask.run_id for ask in asks])
+    parents = [run_id for run_id, run in runs.items() if run.head.children]
+    below = await ports.children.tree_counts(parents) if parents else {}
     answers: list[Cancelled | Refusal] = []
     for number, ask in enumerate(asks):
         if number in refused:
@@ -50,7 +56,7 @@ async def cancel_runs(ports: Ports, asks: Sequence[Cancel]) -> list[Cancelled | 
             continue
         run = runs[ask.run_id]
         mine = tuple(effect for effect in in_flight if effect.run_id == ask.run_id)
-        answers.append(Cancelled(run, phase_of(run), mine))
+        answers.append(Cancelled(run, phase_of(run), mine, below.get(ask.run_id)))
     return answers
 
 
@@ -69,7 +75,7 @@ async def _accept(ports: Ports, asks: Sequence[Cancel]) -> tuple[list[Decided], 
                 refused[number] = conflict(head.version, ask.expected_version)
             else:
                 closings.append(Closing(ask.run_id, "cancelled", b"", None, ask.actor, ask.reason))
-        decided = await decide_and_store(ports, tx, closings, now)
+        decided = (await decide_and_store(ports, tx, closings, now)).decided
     ports.hub.poke([item.head.run_id for item in decided])
     return decided, refused
 

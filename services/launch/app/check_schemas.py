@@ -7,7 +7,7 @@ from services.launch.domain.workflow import Violation, WorkflowSpec
 
 def schema_violations(spec: WorkflowSpec) -> list[Violation]:
     """Every schema of the spec that cannot be published."""
-    named = [("spec.input_schema", spec.input_schema)]
+    named = [("spec.input_schema", spec.input_schema), ("spec.output_schema", spec.output_schema)]
     for number, step in enumerate(spec.steps):
         named.append((f"spec.steps[{number}].input_schema", step.input_schema))
         named.append((f"spec.steps[{number}].output_schema", step.output_schema))

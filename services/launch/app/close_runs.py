@@ -3,12 +3,13 @@
 Repeated or late asks change nothing: an outcome is decided once.
 """
 
-import json
 from collections.abc import Sequence
 from uuid import UUID
 
+from services.launch.app.decide_outcomes import decide_and_store
+from services.launch.app.end_children import end_children
 from services.launch.domain.adopting import settle_told, tell_again
-from services.launch.domain.closing import Closing, Decided, decide_closing
+from services.launch.domain.closing import Closing, Decided
 from services.launch.domain.run import FailureFacts, RunEventFacts, RunHead
 from services.launch.ports import Ports, Tx
 
@@ -17,54 +18,27 @@ async def close_runs(ports: Ports, asks: Sequence[Closing], steps: Sequence[RunE
     """Closes runs whose outcome is still open; `steps` are log entries that come before, once each. Those that won."""
     now = ports.clock.now_ms()
     async with ports.db.tx() as tx:
-        decided = await decide_and_store(ports, tx, asks, now, steps)
-    ports.hub.poke([ask.run_id for ask in asks])
-    return decided
+        outcomes = await decide_and_store(ports, tx, asks, now, steps)
+        first = {ask.run_id: ask for ask in reversed(asks)}
+        await _tell_again(ports, tx, [(head, first[run_id]) for run_id, head in outcomes.heads.items() if run_id in first], now)
+    ports.hub.poke({ask.run_id for ask in asks} | {item.head.run_id for item in outcomes.decided})
+    return outcomes.decided
 
 
-async def decide_and_store(
-    ports: Ports, tx: Tx, asks: Sequence[Closing], now: int, steps: Sequence[RunEventFacts] = ()
-) -> list[Decided]:
-    """Inside a transaction: locks, decides each run once, stores state, log and outbox."""
-    first: dict[UUID, Closing] = {}
-    for ask in asks:
-        first.setdefault(ask.run_id, ask)
-    heads = await tx.lock_heads(sorted(first.keys() | {step.run_id for step in steps}))
-    decided = [
-        won
-        for run_id, ask in first.items()
-        if run_id in heads and (won := decide_closing(heads[run_id], ask, tx.incarnation)) is not None
-    ]
-    await tx.apply_closings(decided, now)
-    await _tell_again(tx, [(heads[run_id], ask) for run_id, ask in first.items() if run_id in heads], now)
-    logged = [step for step in steps if step.run_id in heads]
-    await tx.append_events([*logged, *(_entry(item, now) for item in decided)], once=True)
-    await tx.send([notice for item in decided for notice in ports.notices.closing(item, now)], now)
-    return decided
-
-
-async def _tell_again(tx: Tx, asks: Sequence[tuple[RunHead, Closing]], now: int) -> None:
+async def _tell_again(ports: Ports, tx: Tx, asks: Sequence[tuple[RunHead, Closing]], now: int) -> None:
     """The end of runs whose outcome was adopted after a promotion; those that waited for nothing else are settled."""
     told = [(head, again) for head, ask in asks if (again := tell_again(head, ask)) is not None]
     if not told:
         return
     await tx.tell_again([again for _, again in told], now)
     settled = [progress for head, _ in told if (progress := settle_told(head)) is not None]
-    await tx.apply_progress(settled, now)
+    if settled:
+        family = await tx.lock_family(sorted(item.head.run_id for item in settled))
+        await end_children(ports, tx, family, settled, now)
     kinds = [(item.head.run_id, item.state) for item in settled]
     await tx.append_events(
         [RunEventFacts(run_id, 0, now, f"run.{state.name.lower()}", int(state), "", "launch", "{}") for run_id, state in kinds]
     )
-
-
-def _entry(item: Decided, now: int) -> RunEventFacts:
-    kind = "run.cancelling" if item.closing.outcome == "cancelled" else "run.closing"
-    detail = {"outcome": item.closing.outcome, "reason": item.closing.reason}
-    return RunEventFacts(item.head.run_id, 0, now, kind, int(item.state), "", item.closing.actor, _json(detail))
-
-
-def _json(detail: dict[str, str]) -> str:
-    return json.dumps({key: value for key, value in detail.items() if value}, ensure_ascii=False)
 
 
 def _expired(run_id: UUID, why: str) -> Closing:

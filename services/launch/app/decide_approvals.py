@@ -11,7 +11,7 @@ from libs.fence.certificates import Certificate
 from libs.kernel.refusal import Refusal, not_found
 from libs.kernel.values import value
 from services.launch.app.approval_log import closing, decision_entry, entry
-from services.launch.app.close_runs import decide_and_store
+from services.launch.app.decide_outcomes import decide_and_store
 from services.launch.app.hold_approvals import record_held
 from services.launch.domain.approvals import (
     Approval,

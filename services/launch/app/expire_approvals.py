@@ -4,7 +4,7 @@ Can go wrong: a decision at the same moment. The run's lock orders the two, and 
 """
 
 from services.launch.app.approval_log import closing, entry
-from services.launch.app.close_runs import decide_and_store
+from services.launch.app.decide_outcomes import decide_and_store
 from services.launch.domain.approvals import ApprovalState
 from services.launch.ports import Ports
 

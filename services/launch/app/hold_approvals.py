@@ -12,7 +12,7 @@ from uuid import UUID
 from libs.fence.certificates import Standing
 from libs.telemetry.logs import get_logger
 from services.launch.app.approval_log import closing, entry
-from services.launch.app.close_runs import decide_and_store
+from services.launch.app.decide_outcomes import decide_and_store
 from services.launch.domain.approvals import Approval, ApprovalState, HeldAnswer, answered
 from services.launch.domain.closing import Closing
 from services.launch.domain.run import RunEventFacts

@@ -25,11 +25,14 @@ class NewKey:
     created_ms: int
 
 
-async def put_tenant(ports: Ports, tenant: str, limit_micros: int, max_active: int, expected: int | None) -> Account:
+async def put_tenant(
+    ports: Ports, tenant: str, limit_micros: int, max_active: int, expected: int | None, max_descendants: int | None = None
+) -> Account:
     """The tenant with its new limits."""
     if not NAME.match(tenant):
         raise invalid_field("tenant", "must be 1 to 63 of a-z, 0-9, '-', '_'", "use such a name")
-    account = await ports.tenancy.put_tenant(tenant, limit_micros, max_active, expected, ports.clock.now_ms())
+    now = ports.clock.now_ms()
+    account = await ports.tenancy.put_tenant(tenant, limit_micros, max_active, expected, now, max_descendants)
     if account is None:
         standing = await ports.tenancy.tenant(tenant)
         current = standing.version if standing else 0

@@ -1,11 +1,13 @@
-"""Pause and resume runs: the row and its raises in one commit, then every point asked at once.
+"""Pause and resume runs, each with all that came of it: the rows and their raises in one commit, then every point asked at
+once.
 
-Paused twice is paused once. Can go wrong: a point that does not answer. The run stays `pausing` until it has, and nothing
-new of it is leased meanwhile wherever the pause is held.
+Paused twice is paused once. Can go wrong: a point that does not answer. The run stays `pausing` until it has, and nothing new
+of it is leased meanwhile wherever the pause is held.
 """
 
 import json
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from uuid import UUID
 
 from libs.kernel.epochs import Mode
@@ -15,8 +17,8 @@ from services.launch.app.cancel_runs import conflict
 from services.launch.app.record_receipts import record_receipts
 from services.launch.domain.facts import InFlight
 from services.launch.domain.pausing import Moved, decide_pause, decide_resume
-from services.launch.domain.run import Run, RunEventFacts, RunHead
-from services.launch.ports import Ports
+from services.launch.domain.run import DECIDED, Run, RunEventFacts, RunHead
+from services.launch.ports import Ports, Tx
 
 
 @value(frozen=True, slots=True)
@@ -75,6 +77,7 @@ async def _decide(ports: Ports, asks: Sequence[Pause]) -> tuple[list[Moved], dic
                 continue
             if became is not None:
                 moved[ask.run_id] = (ask, became)
+        await _below(tx, moved, now)
         await tx.apply_pauses([item for _, item in moved.values()], now)
         stood = {run_id: item.deadline_ms - item.head.deadline_ms for run_id, (_, item) in moved.items()}
         await tx.approvals.shift({run_id: by_ms for run_id, by_ms in stood.items() if by_ms > 0})
@@ -82,6 +85,18 @@ async def _decide(ports: Ports, asks: Sequence[Pause]) -> tuple[list[Moved], dic
         await tx.send([notice for _, item in moved.values() for notice in ports.notices.moved(item)], now)
     ports.hub.poke(moved)
     return [item for _, item in moved.values()], refused
+
+
+async def _below(tx: Tx, moved: dict[UUID, tuple[Pause, Moved]], now: int) -> None:
+    """What came of these runs pauses and goes on with them; a child that may not go on stays paused."""
+    for ask, item in [both for both in moved.values() if both[1].head.open_children]:
+        for run_id, head in (await tx.lock_below([item.head.run_id])).items():
+            if run_id in moved or head.state in DECIDED:
+                continue
+            with suppress(Refusal):
+                became = _became(ask, tx.incarnation, now)(head)
+                if became is not None:
+                    moved[run_id] = (ask, became)
 
 
 def _became(ask: Pause, incarnation: int, now: int) -> Callable[[RunHead], Moved | None]:
@@ -93,4 +108,4 @@ def _became(ask: Pause, incarnation: int, now: int) -> Callable[[RunHead], Moved
 def _entry(ask: Pause, item: Moved, now: int) -> RunEventFacts:
     kind = "run.pausing" if item.mode is Mode.DRAINING else "run.resumed"
     detail = json.dumps({"reason": ask.reason} if ask.reason else {}, ensure_ascii=False)
-    return RunEventFacts(ask.run_id, 0, now, kind, int(item.state), "", ask.actor, detail)
+    return RunEventFacts(item.head.run_id, 0, now, kind, int(item.state), "", ask.actor, detail)

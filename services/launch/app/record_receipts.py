@@ -4,9 +4,10 @@ A compare-and-set on the run row: a receipt of an older epoch counts nothing. Ca
 point is quiesced; the decision is `domain.closing.apply_receipts`, and only it writes one.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from uuid import UUID
 
+from services.launch.app.end_children import end_children
 from services.launch.domain.closing import Progress, Receipt, apply_receipts
 from services.launch.domain.facts import Usage
 from services.launch.domain.run import RunEventFacts, RunState
@@ -14,23 +15,39 @@ from services.launch.ports import Ports
 
 
 async def record_receipts(ports: Ports, receipts: Sequence[Receipt]) -> list[Progress]:
-    """Merges receipts into their runs; what changed."""
+    """Merges receipts into their runs, then ends parents of which nothing more was awaited; what changed."""
     by_run: dict[UUID, list[Receipt]] = {}
     for receipt in receipts:
         by_run.setdefault(receipt.run_id, []).append(receipt)
-    if not by_run:
-        return []
+    done: list[Progress] = []
+    while by_run:
+        progress, parents = await _merge(ports, by_run)
+        done += progress
+        by_run = {run_id: [] for run_id in parents}
+    return done
+
+
+async def settle_parents(ports: Ports, run_ids: Sequence[UUID]) -> None:
+    """Ends decided parents whose last child has ended, where whoever ended that one did not come so far."""
+    parents = set(run_ids)
+    while parents:
+        _, parents = await _merge(ports, {run_id: [] for run_id in parents})
+
+
+async def _merge(ports: Ports, by_run: Mapping[UUID, Sequence[Receipt]]) -> tuple[list[Progress], set[UUID]]:
+    """One transaction: what changed, and decided parents that may end now."""
     now = ports.clock.now_ms()
     async with ports.db.tx() as tx:
-        heads = await tx.lock_heads(sorted(by_run))
+        family = await tx.lock_family(sorted(by_run))
+        heads = {run_id: head for run_id, head in family.items() if run_id in by_run}
         progress = [moved for run_id, head in heads.items() if (moved := apply_receipts(head, by_run[run_id])) is not None]
         used = _usage([receipt for item in progress for receipt in by_run[item.head.run_id]])
         if used:
             await tx.apply_usage(used, now)  # before the settlement, which frees what was not used
-        await tx.apply_progress(progress, now)
+        parents = await end_children(ports, tx, family, progress, now) if progress else set()
         await tx.append_events([entry for item in progress for entry in _entries(item, now)])
     ports.hub.poke([item.head.run_id for item in progress])
-    return progress
+    return progress, parents
 
 
 def _usage(receipts: Sequence[Receipt]) -> list[Usage]:

@@ -13,11 +13,15 @@ from libs.kernel.ids import IdSource
 from libs.telemetry.traces import traceparent
 from services.launch.domain.admission import Admitted
 from services.launch.domain.adopting import Adopted, Orphan
+from services.launch.domain.children import BudgetWait, JoinedFacts, SliceBack
 from services.launch.domain.closing import Decided
 from services.launch.domain.facts import Notice
+from services.launch.domain.joining import Join, JoinKey
 from services.launch.domain.pausing import Moved
 from services.launch.domain.run import RunHead, mode_of
+from services.launch.domain.spawning import Child
 from services.launch.domain.workflow import POINT_NAMES
+from services.launch.translate_children import budget_result, join_result, plain_bytes
 
 RAISE = "raise_fences"
 
@@ -32,6 +36,11 @@ def moved_gate(moved: Moved) -> fence_pb2.RunGate:
     return _gate(moved.head, moved.epoch, moved.mode, "")
 
 
+def open_gate(head: RunHead) -> fence_pb2.RunGate:
+    """The gate of a run as it is."""
+    return _gate(head, head.epoch, mode_of(head.state), head.outcome)
+
+
 def _gate(head: RunHead, epoch: int, mode: Mode, outcome: str) -> fence_pb2.RunGate:
     return fence_pb2.RunGate(
         run_id=head.run_id.bytes,
@@ -40,7 +49,7 @@ def _gate(head: RunHead, epoch: int, mode: Mode, outcome: str) -> fence_pb2.RunG
         outcome=outcome,
         capabilities=head.capabilities,
         granted_micros=head.budget_micros,
-        envelope_sequence=1,
+        envelope_sequence=head.budget_sequence,
         tenant=head.tenant,
         project=head.project,
     )
@@ -79,6 +88,77 @@ class EventNotices:
             launched_by=launch.actor.removeprefix("key:"),
         )
         return self._event(launch.run_id, "run_launched", "readiness", now_ms, launch.traceparent, run_launched=fact)
+
+    def spawned(self, parent: RunHead, child: Child, epoch: int, now_ms: int) -> Notice:
+        """RunLaunched of a child: tenant, project and class are its parent's."""
+        fact = events_pb2.RunLaunched(
+            run_id=child.run_id.bytes,
+            tenant=parent.tenant,
+            project=parent.project,
+            workflow_digest=child.version.digest,
+            build=child.version.spec.build,
+            run_class=parent.run_class,
+            priority=child.priority,
+            deadline_ms=child.deadline_ms,
+            input=child.asked.input,
+            epoch=epoch,
+            capabilities=child.capabilities,
+            launched_by=parent.launched_by,
+        )
+        return self._event(child.run_id, "run_launched", "readiness", now_ms, run_launched=fact)
+
+    def slice_back(self, item: SliceBack, now_ms: int) -> Notice:
+        """SliceReturned."""
+        fact = events_pb2.SliceReturned(run_id=item.parent_id.bytes, delegation=item.delegation, spent_micros=item.spent)
+        return self._event(item.parent_id, "slice_returned", "gateway", now_ms, slice_returned=fact)
+
+    def joined(self, joined: JoinedFacts, now_ms: int) -> Notice:
+        """CommandAnswered of a join."""
+        return self._answered(joined.join.key, events_pb2.COMMAND_KIND_JOIN, now_ms, join_result(joined), "launch")
+
+    def refused_join(self, join: Join, problem: str, now_ms: int) -> Notice:
+        """CommandAnswered of a join that cannot be read."""
+        return self._answered(join.key, events_pb2.COMMAND_KIND_JOIN, now_ms, b"", problem, refused=True)
+
+    def budget_told(self, wait: BudgetWait, micros: int, now_ms: int) -> Notice:
+        """CommandAnswered of a wait for a greater budget."""
+        key = (wait.run_id, wait.step_key, wait.slot)
+        result = budget_result(micros, wait.sequence)
+        return self._answered(key, events_pb2.COMMAND_KIND_BUDGET, now_ms, result, "launch")
+
+    def _answered(
+        self,
+        key: JoinKey,
+        kind: events_pb2.CommandKind.ValueType,
+        now_ms: int,
+        result: bytes,
+        by: str,
+        *,
+        refused: bool = False,
+    ) -> Notice:
+        run_id, step_key, slot = key
+        fact = events_pb2.CommandAnswered(
+            run_id=run_id.bytes,
+            step_key=step_key,
+            slot=slot,
+            kind=kind,
+            refused=refused,
+            result=result,
+            by=by,
+            at_ms=now_ms,
+        )
+        return self._event(run_id, "command_answered", "readiness", now_ms, command_answered=fact)
+
+    def envelope(self, head: RunHead, micros: int, sequence: int) -> Notice:
+        """The gate as it is, with another envelope."""
+        gate = open_gate(head)
+        gate.granted_micros, gate.envelope_sequence = micros, sequence
+        raised = fence_pb2.RaiseFencesRequest(service="gateway", gates=[gate])
+        return Notice("gateway", RAISE, head.run_id, raised.SerializeToString())
+
+    def plain(self, value: bytes) -> object:
+        """A serialized Value as Python data."""
+        return plain_bytes(value)
 
     def closing(self, decided: Decided, now_ms: int) -> list[Notice]:
         """One raise per point, and RunClosing where readiness did not report the end itself."""

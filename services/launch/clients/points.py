@@ -41,6 +41,8 @@ class Raises(Protocol):
 Raised = tuple[RunHead, fence_pb2.RunGate]
 """A run and the gate that it gets."""
 HELD_DEADLINE_MS = 5_000
+MOST_GATES = 500
+"""Of one raise: more would hold its point's locks for long."""
 
 
 class PointClients:
@@ -59,7 +61,8 @@ class PointClients:
 
     async def _raise(self, gates: Sequence[Raised], deadline_ms: int) -> tuple[list[Receipt], list[InFlight]]:
         asked = {bit: [item for item in gates if item[0].points & bit] for bit in POINT_NAMES}
-        answers = await asyncio.gather(*(self._ask(bit, items, deadline_ms) for bit, items in asked.items() if items))
+        parts = [(bit, items[at : at + MOST_GATES]) for bit, items in asked.items() for at in range(0, len(items), MOST_GATES)]
+        answers = await asyncio.gather(*(self._ask(bit, items, deadline_ms) for bit, items in parts))
         receipts = [receipt for confirmed, _ in answers for receipt in confirmed]
         return receipts, [effect for _, effects in answers for effect in effects]
 

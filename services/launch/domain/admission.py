@@ -22,6 +22,8 @@ class Account:
     max_active_runs: int
     active_runs: int
     version: int
+    max_active_descendants: int = 0
+    active_descendants: int = 0
 
 
 @value(frozen=True, slots=True)

@@ -65,7 +65,7 @@ def tell_again(head: RunHead, ask: Closing) -> Closing | None:
 
 def settle_told(head: RunHead) -> Progress | None:
     """The end of a run that waited for nothing but being told; `head` is from before that."""
-    if not head.points == head.enforced == head.quiesced:
+    if head.open_children or not head.points == head.enforced == head.quiesced:
         return None
     told = replace(head, version=head.version + 1, awaits=False)
     return Progress(told, head.enforced, head.quiesced, TERMINAL_OF[head.outcome])

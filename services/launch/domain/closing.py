@@ -1,9 +1,9 @@
 """Authoritative for how a run ends: who decides the outcome, and when it may become terminal.
 
 Every terminal state is reached through a decision (`closing(outcome)`; a cancel is one that says `cancelling` until it is
-enforced), raised as `(next epoch, closed)` at every point the version touches, and written only when each point has
-enforced it and reports nothing live, unresolved or held. Can go wrong: terminal before quiesced; that would let an effect
-outlive its run's account.
+enforced), raised as `(next epoch, closed)` at every point the version touches, and written only when each point has enforced
+it and reports nothing live, unresolved or held, and each child that does not outlive it is terminal. Can go wrong: terminal
+before quiesced; that would let an effect outlive its run's account.
 """
 
 from collections.abc import Sequence
@@ -74,7 +74,8 @@ class Progress:
 
 
 def apply_receipts(head: RunHead, receipts: Sequence[Receipt]) -> Progress | None:
-    """Merges receipts for the run's present epoch; None when they change nothing. Late ones of older epochs count nothing."""
+    """Merges receipts for the run's present epoch (none: its last child has ended); None when they change nothing. Late ones of
+    older epochs count nothing."""
     if head.state not in (RunState.CANCELLING, RunState.CLOSING, RunState.PAUSING):
         return None
     enforced, quiesced = head.enforced, head.quiesced
@@ -83,13 +84,13 @@ def apply_receipts(head: RunHead, receipts: Sequence[Receipt]) -> Progress | Non
             enforced |= receipt.point
             quiesced |= receipt.point if receipt.quiesced else 0
     enforced, quiesced = enforced & head.points, quiesced & head.points
-    if (enforced, quiesced) == (head.enforced, head.quiesced):
-        return None
     state: RunState = head.state
     if head.state == RunState.PAUSING:
         state = RunState.PAUSED if enforced == quiesced == head.points else head.state
     elif enforced == head.points:
         state = RunState.CLOSING
-        if quiesced == head.points and not head.awaits:
+        if quiesced == head.points and not head.awaits and not head.open_children:
             state = TERMINAL_OF[head.outcome]
+    if (enforced, quiesced, state) == (head.enforced, head.quiesced, head.state):
+        return None
     return Progress(head, enforced, quiesced, state)

@@ -90,6 +90,7 @@ class GateFacts:
     granted_micros: int
     tenant: str
     project: str
+    budget_sequence: int = 0
 
 
 @value(frozen=True, slots=True)

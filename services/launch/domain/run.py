@@ -95,6 +95,25 @@ class RunHead:
     """Since when it is pausing or paused; 0: it is not."""
     awaits: bool = False
     """The outcome was adopted after a promotion; readiness tells again what belongs to it."""
+    parent_id: UUID | None = None
+    root_id: UUID | None = None
+    depth: int = 0
+    independent: bool = False
+    """Outlives its parent."""
+    children: int = 0
+    open_children: int = 0
+    """Children that are neither independent nor terminal: it does not become terminal before they are."""
+    delegated_micros: int = 0
+    """What its children have of its budget, or have used of it."""
+    budget_sequence: int = 1
+    run_class: int = 2
+    priority: int = 0
+    digest: bytes = b""
+    promised: str = ""
+    """JSON Schema that its output must fit before its parent sees it; empty: any."""
+    pause_until_ms: int = 0
+    launched_by: str = ""
+    """Name of the key that launched the run on top."""
 
 
 @value(frozen=True, slots=True)

@@ -113,6 +113,10 @@ class WorkflowSpec:
     default_deadline_ms: int
     input_schema: str = ""
     max_steps: int = 0
+    output_schema: str = ""
+    allow_independent_children: bool = False
+    max_children: int = 0
+    max_child_depth: int = 0
 
     @property
     def points(self) -> int:

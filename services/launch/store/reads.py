@@ -103,6 +103,7 @@ class LaunchReads:
                     row["budget_micros"],
                     row["tenant"],
                     row["project"],
+                    row["budget_sequence"],
                 )
             )
         return incarnation, gates, [ScopeFacts(row["kind"], row["scope_id"], row["epoch"], row["mode"]) for row in stopped]

@@ -20,6 +20,8 @@ def account(row: Row) -> Account:
         row["max_active_runs"],
         row["active_runs"],
         row["version"],
+        row["max_active_descendants"],
+        row["active_descendants"],
     )
 
 
@@ -42,6 +44,20 @@ def head(row: Row) -> RunHead:
         deadline_ms=row["deadline_ms"],
         paused_ms=row["paused_ms"],
         awaits=row["awaits"],
+        parent_id=row["parent_id"],
+        root_id=row["root_id"],
+        depth=row["depth"],
+        independent=row["independent"],
+        children=row["children"],
+        open_children=row["open_children"],
+        delegated_micros=row["delegated_micros"],
+        budget_sequence=row["budget_sequence"],
+        run_class=row["run_class"],
+        priority=row["priority"],
+        digest=row["digest"],
+        promised=row["promised"],
+        pause_until_ms=row["pause_until_ms"],
+        launched_by=row["launched_by"],
     )
 
 

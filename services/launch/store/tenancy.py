@@ -19,10 +19,16 @@ class TenancyStore:
         self._db = db
 
     async def put_tenant(
-        self, tenant: str, limit_micros: int, max_active: int, expected: int | None, now_ms: int
+        self,
+        tenant: str,
+        limit_micros: int,
+        max_active: int,
+        expected: int | None,
+        now_ms: int,
+        max_descendants: int | None = None,
     ) -> Account | None:
         """The tenant after the change; None when `expected` lost."""
-        found = await self._db.fetch(_Q.put_tenant, tenant, limit_micros, max_active, expected, now_ms)
+        found = await self._db.fetch(_Q.put_tenant, tenant, limit_micros, max_active, expected, now_ms, max_descendants)
         return rows.account(found[0]) if found else None
 
     async def tenant(self, tenant: str) -> Account | None:

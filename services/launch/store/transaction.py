@@ -4,7 +4,7 @@ Can go wrong: an event that leaves although its transaction did not commit. What
 the commit.
 """
 
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from uuid import UUID
@@ -21,6 +21,7 @@ from services.launch.domain.pausing import Moved
 from services.launch.domain.run import FailureFacts, RunEventFacts, RunHead, RunState
 from services.launch.store import rows
 from services.launch.store.approvals import ApprovalRows
+from services.launch.store.children import ChildStatements
 
 _Q = Queries.load(Path(__file__).parent / "sql" / "runs.sql")
 _NO_FAILURE = FailureFacts("", "", "")
@@ -32,7 +33,7 @@ def _failures(failures: Sequence[FailureFacts | None]) -> tuple[list[str], list[
     return [f.failure_class for f in told], [f.message for f in told], [f.type for f in told]
 
 
-class LaunchTx:
+class LaunchTx(ChildStatements):
     """One transaction; implements `ports.Tx`."""
 
     def __init__(self, tx: Tx, ids: IdSource) -> None:
@@ -130,7 +131,7 @@ class LaunchTx:
             now_ms,
         )
 
-    async def apply_progress(self, progress: Sequence[Progress], now_ms: int) -> None:
+    async def apply_progress(self, progress: Sequence[Progress], now_ms: int, back: Collection[UUID] = ()) -> None:
         """Receipts, and the end of runs that have all of them."""
         if not progress:
             return
@@ -145,6 +146,7 @@ class LaunchTx:
             [item.quiesced for item in progress],
             [int(item.state) for item in progress],
             now_ms,
+            [item.head.run_id in back for item in progress],
         )
 
     async def adopt(self, adopted: Sequence[Adopted], now_ms: int) -> None:

@@ -15,7 +15,8 @@ _BROUGHT = {
     "external_event": "tell of the event: `runway run signal`",
     "user_input": "answer it: `runway run inputs`, `runway run answer`",
     "approval": "decide it, or have somebody decide it who may",
-    "child_tasks": "look at the child runs: it goes on when enough of them have ended",
+    "child_tasks": "look at the child runs (`runway run children`): it goes on when enough of them have ended",
+    "budget": "raise it: `runway budget raise`",
 }
 _WORDS = {When.SUCCESS: "to succeed", When.FAILURE: "to fail", When.ALWAYS: "to end"}
 

@@ -22,6 +22,7 @@ class Kind(IntEnum):
     APPROVAL = 5
     CHILDREN = 6
     EXPAND = 7
+    BUDGET = 8
 
 
 class WaitState(IntEnum):
@@ -37,13 +38,14 @@ class WaitState(IntEnum):
 REASONS = {
     Kind.APPROVAL: "approval",
     Kind.INPUT: "user_input",
+    Kind.BUDGET: "budget",
     Kind.CHILDREN: "child_tasks",
     Kind.EVENT: "external_event",
     Kind.TIMER: "timer",
 }
 """What a step with such a wait is said to wait for; of several the first: what people bring goes before what time brings."""
 WAIT_REASONS = frozenset(REASONS.values())
-DECIDED_ELSEWHERE = frozenset({Kind.APPROVAL, Kind.CHILDREN})
+DECIDED_ELSEWHERE = frozenset({Kind.APPROVAL, Kind.CHILDREN, Kind.BUDGET})
 """Launch decides these and says so; here they are only waited for."""
 LONGEST_MS = 10 * 365 * 86_400_000
 """No wait lasts longer: what asks for more has mistaken its unit."""

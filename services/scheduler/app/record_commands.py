@@ -18,10 +18,10 @@ from services.scheduler.ports import Ports, Tx
 
 ROUNDS = 3
 Asked = tuple[Holder, tuple[Command, ...]]
-EXPAND, WAIT, APPROVAL, INPUT, JOIN = 2, 3, 4, 5, 6
-AWAITED = frozenset({WAIT, APPROVAL, INPUT, JOIN})
+SPAWN, EXPAND, WAIT, APPROVAL, INPUT, JOIN, BUDGET = 1, 2, 3, 4, 5, 6, 7
+AWAITED = frozenset({WAIT, APPROVAL, INPUT, JOIN, BUDGET})
 """Kinds that a step waits for once its attempt has yielded with them: readiness holds the wait of each slot."""
-SERVED: frozenset[int] = frozenset({EXPAND, WAIT, APPROVAL, INPUT})
+SERVED: frozenset[int] = frozenset({SPAWN, EXPAND, WAIT, APPROVAL, INPUT, JOIN, BUDGET})
 """Kinds that launch or readiness act on in this version."""
 
 

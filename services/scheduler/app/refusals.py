@@ -21,6 +21,7 @@ _WORDS = {
     4: "approvals",
     5: "requests for input",
     6: "joins of child runs",
+    7: "waits for a budget",
 }
 """What commands ask for, by runway.events.v1.CommandKind."""
 

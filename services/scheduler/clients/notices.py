@@ -21,6 +21,7 @@ _RECEIVERS: Mapping[int, tuple[str, ...]] = {
     events_pb2.COMMAND_KIND_SPAWN: ("launch",),
     events_pb2.COMMAND_KIND_APPROVAL: _BOTH,
     events_pb2.COMMAND_KIND_JOIN: _BOTH,
+    events_pb2.COMMAND_KIND_BUDGET: _BOTH,
 }
 """Who acts on a command, where it is not readiness alone."""
 

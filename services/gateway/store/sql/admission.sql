@@ -38,7 +38,7 @@ stopped AS MATERIALIZED (
      WHERE s.mode > 0
      GROUP BY i.ord),
 seen AS MATERIALIZED (
-    SELECT i.*, g.epoch AS gate_epoch, g.mode, g.outcome, g.granted - g.held - g.used AS free, st.scope,
+    SELECT i.*, g.epoch AS gate_epoch, g.mode, g.outcome, g.granted - g.held - g.used - g.delegated AS free, g.envelope_sequence, st.scope,
            f.run_id IS NULL AS unfenced, e.state, e.version, e.state = 'proposed' AS waits,
            e.proposal_digest = i.digest AND e.tool = i.tool AND e.proposal_hold = i.hold AS same, g.capabilities,
            CASE
@@ -142,7 +142,7 @@ SELECT CASE WHEN j.ruling <> 'pass' THEN j.ruling
             WHEN d.nonce = j.nonce THEN 'ok'
             WHEN d.nonce IS NULL AND a.ord IS NULL THEN 'budget'
             ELSE 'taken' END AS verdict,
-       j.gate_epoch, j.mode, j.outcome, j.scope, j.free, d.n, a.approval_id
+       j.gate_epoch, j.mode, j.outcome, j.scope, j.free, j.envelope_sequence, d.n, a.approval_id
   FROM judged AS j
   LEFT JOIN held_back AS h USING (run_id, step_key, slot)
   LEFT JOIN affordable AS a USING (run_id, step_key, slot)

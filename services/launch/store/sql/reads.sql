@@ -42,7 +42,7 @@ SELECT run_id, version, sequence, state FROM run WHERE run_id = ANY ($1::uuid[])
 
 -- name: gates
 -- What the points need to know of runs, for cold reads.
-SELECT run_id, epoch, state, outcome, capabilities, budget_micros, tenant, project FROM run WHERE run_id = ANY ($1::uuid[]);
+SELECT run_id, epoch, state, outcome, capabilities, budget_micros, tenant, project, budget_sequence FROM run WHERE run_id = ANY ($1::uuid[]);
 
 -- name: scopes
 -- Scopes of these runs that are not open. Read beside their gates: a scope that is raised meanwhile is raised at the point as well.

@@ -6,6 +6,10 @@ WITH old AS MATERIALIZED (
     SELECT r.run_id FROM run AS r WHERE r.run_id < $1 AND r.state >= 9 AND r.finished_ms < $3 ORDER BY r.run_id LIMIT $2 FOR UPDATE SKIP LOCKED),
 events AS (DELETE FROM run_event AS e USING old WHERE e.run_id = old.run_id),
 approvals AS (DELETE FROM approval AS a USING old WHERE a.run_id = old.run_id),
+spawns AS (DELETE FROM spawn AS s USING old WHERE s.run_id = old.run_id),
+groups AS (DELETE FROM child_group AS g USING old WHERE g.run_id = old.run_id),
+joins AS (DELETE FROM child_join AS j USING old WHERE j.run_id = old.run_id),
+budgets AS (DELETE FROM budget_wait AS b USING old WHERE b.run_id = old.run_id),
 postings AS (
     DELETE FROM ledger_posting AS p USING old WHERE p.run_id = old.run_id
     RETURNING p.tenant, p.debit, p.credit, p.micros),

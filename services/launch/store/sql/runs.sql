@@ -11,7 +11,8 @@ RETURNING key_digest;
 
 -- name: lock_accounts
 -- The tenants of a batch of launches, in order.
-SELECT tenant, limit_micros, reserved_micros, spent_micros, max_active_runs, active_runs, version
+SELECT tenant, limit_micros, reserved_micros, spent_micros, max_active_runs, active_runs, version, max_active_descendants,
+       active_descendants
   FROM tenant WHERE tenant = ANY ($1::text[]) ORDER BY tenant FOR NO KEY UPDATE;
 
 -- name: admit
@@ -26,11 +27,11 @@ WITH ask AS MATERIALIZED (
 made AS (
     INSERT INTO run (run_id, tenant, project, digest, workflow_name, workflow_number, build, state, outcome, epoch, sequence, points,
                      capabilities, run_class, priority, deadline_ms, created_ms, changed_ms, finished_ms, budget_micros,
-                     budget_tokens, input, labels, failure_class, failure_message, failure_type)
+                     budget_tokens, input, labels, failure_class, failure_message, failure_type, launched_by)
     SELECT run_id, tenant, project, digest, workflow_name, workflow_number, build, state, CASE state WHEN 13 THEN 'denied' ELSE '' END,
            epoch, 1, points, coalesce(string_to_array(nullif(capabilities, ''), ' '), '{}'), run_class, priority, deadline_ms, $23::bigint, $23::bigint,
            CASE state WHEN 13 THEN $23::bigint ELSE 0 END, budget_micros, budget_tokens, input, labels,
-           failure_class, failure_message, failure_type
+           failure_class, failure_message, failure_type, regexp_replace(actor, '^key:', '')
       FROM ask),
 logged AS (
     INSERT INTO run_event (run_id, sequence, at_ms, kind, state, step_key, actor, detail)
@@ -49,7 +50,8 @@ UPDATE tenant AS t
 -- name: lock_heads
 -- The one lock of a run, in order of ids, with what decisions look at.
 SELECT run_id, tenant, project, state, outcome, epoch, version, points, enforced, quiesced, capabilities, budget_micros, used_micros,
-       deadline_ms, paused_ms, awaits
+       deadline_ms, paused_ms, awaits, parent_id, root_id, depth, independent, children, open_children, delegated_micros, budget_sequence,
+       run_class, priority, digest, promised, pause_until_ms, launched_by
   FROM run WHERE run_id = ANY ($1::uuid[]) ORDER BY run_id FOR NO KEY UPDATE;
 
 -- name: apply_closings
@@ -98,10 +100,11 @@ UPDATE run AS r
 SELECT tenant FROM tenant WHERE tenant = ANY ($1::text[]) ORDER BY tenant FOR NO KEY UPDATE;
 
 -- name: apply_progress
--- Records receipts; where the state is terminal, settles: what was used is spent, the rest is free again.
+-- Records receipts; where the state is terminal, settles: what was used is spent, the rest is free again; that of a child goes back to
+-- its parent, where that one has not settled (`back`). What it gave on is its children's, and settled by them.
 WITH ask AS MATERIALIZED (
-    SELECT * FROM unnest($1::uuid[], $2::bigint[], $3::smallint[], $4::smallint[], $5::smallint[])
-        AS a(run_id, version, enforced, quiesced, state)),
+    SELECT * FROM unnest($1::uuid[], $2::bigint[], $3::smallint[], $4::smallint[], $5::smallint[], $7::boolean[])
+        AS a(run_id, version, enforced, quiesced, state, back)),
 moved AS (
     UPDATE run AS r
        SET enforced = ask.enforced, quiesced = ask.quiesced, state = ask.state, version = r.version + 1, changed_ms = $6::bigint,
@@ -109,21 +112,23 @@ moved AS (
            finished_ms = CASE WHEN ask.state >= 9 THEN $6::bigint ELSE 0 END
       FROM ask
      WHERE r.run_id = ask.run_id AND r.version = ask.version
-    RETURNING r.run_id, r.tenant, r.state, r.budget_micros, r.used_micros),
+    RETURNING r.run_id, r.tenant, r.state, r.budget_micros - r.delegated_micros AS own, r.used_micros, r.parent_id, ask.back),
 settled AS (
     INSERT INTO ledger_posting (run_id, kind, sequence, tenant, debit, credit, micros, at_ms)
-    SELECT run_id, 'settle', 1, tenant, 'run:reserved', 'tenant:spent', least(used_micros, budget_micros), $6::bigint
-      FROM moved WHERE state >= 9 AND least(used_micros, budget_micros) > 0
+    SELECT run_id, 'settle', 1, tenant, 'run:reserved', 'tenant:spent', least(used_micros, own), $6::bigint
+      FROM moved WHERE state >= 9 AND least(used_micros, own) > 0
     UNION ALL
-    SELECT run_id, 'overrun', 1, tenant, 'tenant:free', 'tenant:spent', used_micros - budget_micros, $6::bigint
-      FROM moved WHERE state >= 9 AND used_micros > budget_micros
+    SELECT run_id, 'overrun', 1, tenant, 'tenant:free', 'tenant:spent', used_micros - own, $6::bigint
+      FROM moved WHERE state >= 9 AND used_micros > own
     UNION ALL
-    SELECT run_id, 'release', 1, tenant, 'run:reserved', 'tenant:free', budget_micros - used_micros, $6::bigint
-      FROM moved WHERE state >= 9 AND budget_micros > used_micros)
+    SELECT run_id, CASE WHEN back THEN 'return' ELSE 'release' END, 1, tenant, 'run:reserved',
+           CASE WHEN back THEN 'parent:reserved' ELSE 'tenant:free' END, own - used_micros, $6::bigint
+      FROM moved WHERE state >= 9 AND own > used_micros)
 UPDATE tenant AS t
    SET reserved_micros = t.reserved_micros - total.reserved, spent_micros = t.spent_micros + total.spent,
-       active_runs = t.active_runs - total.runs
-  FROM (SELECT tenant, sum(budget_micros)::bigint AS reserved, sum(used_micros)::bigint AS spent, count(*)::int AS runs
+       active_runs = t.active_runs - total.runs, active_descendants = t.active_descendants - total.children
+  FROM (SELECT tenant, sum(CASE WHEN back THEN least(own, used_micros) ELSE own END)::bigint AS reserved,
+               sum(used_micros)::bigint AS spent, count(*) FILTER (WHERE parent_id IS NULL)::int AS runs, count(parent_id)::int AS children
           FROM moved WHERE state >= 9 GROUP BY tenant) AS total
  WHERE t.tenant = total.tenant;
 

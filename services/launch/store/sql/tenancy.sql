@@ -2,10 +2,11 @@
 
 -- name: put_tenant
 -- Makes the tenant, or changes its limits where its version is the expected one (null: whatever it has).
-INSERT INTO tenant AS t (tenant, limit_micros, max_active_runs, version, created_ms)
-SELECT $1::text, $2::bigint, $3::int, 1, $5::bigint
+INSERT INTO tenant AS t (tenant, limit_micros, max_active_runs, version, created_ms, max_active_descendants)
+SELECT $1::text, $2::bigint, $3::int, 1, $5::bigint, coalesce($6::int, 10000)
  WHERE $4::bigint IS NULL OR $4 = 0 OR EXISTS (SELECT FROM tenant WHERE tenant = $1::text)
-ON CONFLICT (tenant) DO UPDATE SET limit_micros = excluded.limit_micros, max_active_runs = excluded.max_active_runs, version = t.version + 1
+ON CONFLICT (tenant) DO UPDATE SET limit_micros = excluded.limit_micros, max_active_runs = excluded.max_active_runs,
+       max_active_descendants = coalesce($6::int, t.max_active_descendants), version = t.version + 1
   WHERE $4::bigint IS NULL OR t.version = $4
 RETURNING *;
 

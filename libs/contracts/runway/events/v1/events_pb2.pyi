@@ -85,6 +85,8 @@ class _CommandKindEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._En
     """Ask for user input (readiness)."""
     COMMAND_KIND_JOIN: _CommandKind.ValueType  # 6
     """Wait for spawned children under a policy (launch; readiness holds the wait)."""
+    COMMAND_KIND_BUDGET: _CommandKind.ValueType  # 7
+    """Wait until the run's budget has been raised (launch; readiness holds the wait)."""
 
 class CommandKind(_CommandKind, metaclass=_CommandKindEnumTypeWrapper):
     """What an attempt asks of the control plane."""
@@ -103,6 +105,8 @@ COMMAND_KIND_INPUT: CommandKind.ValueType  # 5
 """Ask for user input (readiness)."""
 COMMAND_KIND_JOIN: CommandKind.ValueType  # 6
 """Wait for spawned children under a policy (launch; readiness holds the wait)."""
+COMMAND_KIND_BUDGET: CommandKind.ValueType  # 7
+"""Wait until the run's budget has been raised (launch; readiness holds the wait)."""
 Global___CommandKind: typing_extensions.TypeAlias = CommandKind
 
 @typing.final
@@ -130,6 +134,7 @@ class Event(google.protobuf.message.Message):
     STEPS_FINISHED_FIELD_NUMBER: builtins.int
     COMMAND_ANSWERED_FIELD_NUMBER: builtins.int
     APPROVAL_CONSUMED_FIELD_NUMBER: builtins.int
+    SLICE_RETURNED_FIELD_NUMBER: builtins.int
     event_id: builtins.bytes
     """128 random bits; equal for every delivery of the same fact."""
     at_ms: builtins.int
@@ -200,6 +205,10 @@ class Event(google.protobuf.message.Message):
     def approval_consumed(self) -> Global___ApprovalConsumed:
         """gateway → launch."""
 
+    @property
+    def slice_returned(self) -> Global___SliceReturned:
+        """launch → gateway."""
+
     def __init__(
         self,
         *,
@@ -222,12 +231,13 @@ class Event(google.protobuf.message.Message):
         steps_finished: Global___StepsFinished | None = ...,
         command_answered: Global___CommandAnswered | None = ...,
         approval_consumed: Global___ApprovalConsumed | None = ...,
+        slice_returned: Global___SliceReturned | None = ...,
     ) -> None: ...
-    _HasFieldArgType: typing_extensions.TypeAlias = typing.Literal["approval_consumed", b"approval_consumed", "attempt_finished", b"attempt_finished", "command_answered", b"command_answered", "command_recorded", b"command_recorded", "effect_resolved", b"effect_resolved", "effect_unknown", b"effect_unknown", "fact", b"fact", "first_lease", b"first_lease", "graph_finished", b"graph_finished", "point_quiesced", b"point_quiesced", "run_closing", b"run_closing", "run_launched", b"run_launched", "step_finished", b"step_finished", "step_ready", b"step_ready", "step_revoked", b"step_revoked", "steps_finished", b"steps_finished", "usage_settled", b"usage_settled"]
+    _HasFieldArgType: typing_extensions.TypeAlias = typing.Literal["approval_consumed", b"approval_consumed", "attempt_finished", b"attempt_finished", "command_answered", b"command_answered", "command_recorded", b"command_recorded", "effect_resolved", b"effect_resolved", "effect_unknown", b"effect_unknown", "fact", b"fact", "first_lease", b"first_lease", "graph_finished", b"graph_finished", "point_quiesced", b"point_quiesced", "run_closing", b"run_closing", "run_launched", b"run_launched", "slice_returned", b"slice_returned", "step_finished", b"step_finished", "step_ready", b"step_ready", "step_revoked", b"step_revoked", "steps_finished", b"steps_finished", "usage_settled", b"usage_settled"]
     def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
-    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["approval_consumed", b"approval_consumed", "at_ms", b"at_ms", "attempt_finished", b"attempt_finished", "command_answered", b"command_answered", "command_recorded", b"command_recorded", "effect_resolved", b"effect_resolved", "effect_unknown", b"effect_unknown", "event_id", b"event_id", "fact", b"fact", "first_lease", b"first_lease", "graph_finished", b"graph_finished", "point_quiesced", b"point_quiesced", "run_closing", b"run_closing", "run_launched", b"run_launched", "step_finished", b"step_finished", "step_ready", b"step_ready", "step_revoked", b"step_revoked", "steps_finished", b"steps_finished", "traceparent", b"traceparent", "usage_settled", b"usage_settled"]
+    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["approval_consumed", b"approval_consumed", "at_ms", b"at_ms", "attempt_finished", b"attempt_finished", "command_answered", b"command_answered", "command_recorded", b"command_recorded", "effect_resolved", b"effect_resolved", "effect_unknown", b"effect_unknown", "event_id", b"event_id", "fact", b"fact", "first_lease", b"first_lease", "graph_finished", b"graph_finished", "point_quiesced", b"point_quiesced", "run_closing", b"run_closing", "run_launched", b"run_launched", "slice_returned", b"slice_returned", "step_finished", b"step_finished", "step_ready", b"step_ready", "step_revoked", b"step_revoked", "steps_finished", b"steps_finished", "traceparent", b"traceparent", "usage_settled", b"usage_settled"]
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_fact: typing_extensions.TypeAlias = typing.Literal["run_launched", "run_closing", "step_ready", "step_revoked", "first_lease", "point_quiesced", "attempt_finished", "command_recorded", "effect_unknown", "effect_resolved", "step_finished", "graph_finished", "usage_settled", "steps_finished", "command_answered", "approval_consumed"]
+    _WhichOneofReturnType_fact: typing_extensions.TypeAlias = typing.Literal["run_launched", "run_closing", "step_ready", "step_revoked", "first_lease", "point_quiesced", "attempt_finished", "command_recorded", "effect_unknown", "effect_resolved", "step_finished", "graph_finished", "usage_settled", "steps_finished", "command_answered", "approval_consumed", "slice_returned"]
     _WhichOneofArgType_fact: typing_extensions.TypeAlias = typing.Literal["fact", b"fact"]
     def WhichOneof(self, oneof_group: _WhichOneofArgType_fact) -> _WhichOneofReturnType_fact | None: ...
 
@@ -823,7 +833,7 @@ class CommandAnswered(google.protobuf.message.Message):
     slot: builtins.str
     """The command's slot."""
     kind: Global___CommandKind.ValueType
-    """What was asked: APPROVAL or JOIN."""
+    """What was asked: APPROVAL, JOIN or BUDGET."""
     refused: builtins.bool
     """What was asked could not be done; `by` says why."""
     result: builtins.bytes
@@ -848,6 +858,33 @@ class CommandAnswered(google.protobuf.message.Message):
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
 
 Global___CommandAnswered: typing_extensions.TypeAlias = CommandAnswered
+
+@typing.final
+class SliceReturned(google.protobuf.message.Message):
+    """A child's slice comes back to its parent's envelope: the child has settled, or never began."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    RUN_ID_FIELD_NUMBER: builtins.int
+    DELEGATION_FIELD_NUMBER: builtins.int
+    SPENT_MICROS_FIELD_NUMBER: builtins.int
+    run_id: builtins.bytes
+    """The parent."""
+    delegation: builtins.bytes
+    """Names the slice."""
+    spent_micros: builtins.int
+    """What the child and all below it have used, in micros; the rest is free again."""
+    def __init__(
+        self,
+        *,
+        run_id: builtins.bytes = ...,
+        delegation: builtins.bytes = ...,
+        spent_micros: builtins.int = ...,
+    ) -> None: ...
+    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["delegation", b"delegation", "run_id", b"run_id", "spent_micros", b"spent_micros"]
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+
+Global___SliceReturned: typing_extensions.TypeAlias = SliceReturned
 
 @typing.final
 class EffectUnknown(google.protobuf.message.Message):

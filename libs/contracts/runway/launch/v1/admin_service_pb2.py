@@ -27,7 +27,7 @@ from google.protobuf import timestamp_pb2 as google_dot_protobuf_dot_timestamp__
 from runway.common.v1 import policy_pb2 as runway_dot_common_dot_v1_dot_policy__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n$runway/launch/v1/admin_service.proto\x12\x10runway.launch.v1\x1a\x1b\x62uf/validate/validate.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1drunway/common/v1/policy.proto\"\x9c\x01\n\x06Tenant\x12\x0e\n\x06tenant\x18\x01 \x01(\t\x12\x14\n\x0climit_micros\x18\x02 \x01(\x03\x12\x17\n\x0freserved_micros\x18\x03 \x01(\x03\x12\x14\n\x0cspent_micros\x18\x04 \x01(\x03\x12\x17\n\x0fmax_active_runs\x18\x05 \x01(\x05\x12\x13\n\x0b\x61\x63tive_runs\x18\x06 \x01(\x05\x12\x0f\n\x07version\x18\x07 \x01(\x03\"\xa7\x01\n\x10PutTenantRequest\x12\x19\n\x06tenant\x18\x01 \x01(\tB\t\xbaH\x06r\x04\x10\x01\x18?\x12\x1d\n\x0climit_micros\x18\x02 \x01(\x03\x42\x07\xbaH\x04\"\x02(\x00\x12%\n\x0fmax_active_runs\x18\x03 \x01(\x05\x42\x0c\xbaH\t\x1a\x07\x18\x80\xad\xe2\x04(\x00\x12\x1d\n\x10\x65xpected_version\x18\x04 \x01(\x03H\x00\x88\x01\x01\x42\x13\n\x11_expected_version\"=\n\x11PutTenantResponse\x12(\n\x06tenant\x18\x01 \x01(\x0b\x32\x18.runway.launch.v1.Tenant\"-\n\x10GetTenantRequest\x12\x19\n\x06tenant\x18\x01 \x01(\tB\t\xbaH\x06r\x04\x10\x01\x18?\"=\n\x11GetTenantResponse\x12(\n\x06tenant\x18\x01 \x01(\x0b\x32\x18.runway.launch.v1.Tenant\"\xb0\x01\n\x13\x43reateApiKeyRequest\x12\x19\n\x06tenant\x18\x01 \x01(\tB\t\xbaH\x06r\x04\x10\x01\x18?\x12\x18\n\x07project\x18\x02 \x01(\tB\x07\xbaH\x04r\x02\x18?\x12M\n\x06scopes\x18\x03 \x03(\tB=\xbaH:\x92\x01\x37\x10\x08\"3r1R\x06\x63\x61llerR\x06workerR\x08operatorR\x05\x66leetR\x04\x62ulkR\x08reviewer\x12\x15\n\x04name\x18\x04 \x01(\tB\x07\xbaH\x04r\x02\x18\x64\"g\n\x14\x43reateApiKeyResponse\x12\x0e\n\x06key_id\x18\x01 \x01(\t\x12\x0f\n\x07\x61pi_key\x18\x02 \x01(\t\x12.\n\ncreated_at\x18\x03 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\"/\n\x13RevokeApiKeyRequest\x12\x18\n\x06key_id\x18\x01 \x01(\tB\x08\xbaH\x05r\x03\xb0\x01\x01\"F\n\x14RevokeApiKeyResponse\x12.\n\nrevoked_at\x18\x01 \x01(\x0b\x32\x1a.google.protobuf.Timestamp2\xa0\x03\n\x0c\x41\x64minService\x12^\n\tPutTenant\x12\".runway.launch.v1.PutTenantRequest\x1a#.runway.launch.v1.PutTenantResponse\"\x08\xa8\xbb\x18\x05\xb0\xbb\x18\x02\x12^\n\tGetTenant\x12\".runway.launch.v1.GetTenantRequest\x1a#.runway.launch.v1.GetTenantResponse\"\x08\xa8\xbb\x18\x05\xb0\xbb\x18\x02\x12g\n\x0c\x43reateApiKey\x12%.runway.launch.v1.CreateApiKeyRequest\x1a&.runway.launch.v1.CreateApiKeyResponse\"\x08\xa8\xbb\x18\x05\xb0\xbb\x18\x02\x12g\n\x0cRevokeApiKey\x12%.runway.launch.v1.RevokeApiKeyRequest\x1a&.runway.launch.v1.RevokeApiKeyResponse\"\x08\xa8\xbb\x18\x05\xb0\xbb\x18\x02\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n$runway/launch/v1/admin_service.proto\x12\x10runway.launch.v1\x1a\x1b\x62uf/validate/validate.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1drunway/common/v1/policy.proto\"\xd8\x01\n\x06Tenant\x12\x0e\n\x06tenant\x18\x01 \x01(\t\x12\x14\n\x0climit_micros\x18\x02 \x01(\x03\x12\x17\n\x0freserved_micros\x18\x03 \x01(\x03\x12\x14\n\x0cspent_micros\x18\x04 \x01(\x03\x12\x17\n\x0fmax_active_runs\x18\x05 \x01(\x05\x12\x13\n\x0b\x61\x63tive_runs\x18\x06 \x01(\x05\x12\x0f\n\x07version\x18\x07 \x01(\x03\x12\x1e\n\x16max_active_descendants\x18\x14 \x01(\x05\x12\x1a\n\x12\x61\x63tive_descendants\x18\x15 \x01(\x05\"\xf5\x01\n\x10PutTenantRequest\x12\x19\n\x06tenant\x18\x01 \x01(\tB\t\xbaH\x06r\x04\x10\x01\x18?\x12\x1d\n\x0climit_micros\x18\x02 \x01(\x03\x42\x07\xbaH\x04\"\x02(\x00\x12%\n\x0fmax_active_runs\x18\x03 \x01(\x05\x42\x0c\xbaH\t\x1a\x07\x18\x80\xad\xe2\x04(\x00\x12\x1d\n\x10\x65xpected_version\x18\x04 \x01(\x03H\x00\x88\x01\x01\x12\x31\n\x16max_active_descendants\x18\x14 \x01(\x05\x42\x0c\xbaH\t\x1a\x07\x18\x80\xad\xe2\x04(\x00H\x01\x88\x01\x01\x42\x13\n\x11_expected_versionB\x19\n\x17_max_active_descendants\"=\n\x11PutTenantResponse\x12(\n\x06tenant\x18\x01 \x01(\x0b\x32\x18.runway.launch.v1.Tenant\"-\n\x10GetTenantRequest\x12\x19\n\x06tenant\x18\x01 \x01(\tB\t\xbaH\x06r\x04\x10\x01\x18?\"=\n\x11GetTenantResponse\x12(\n\x06tenant\x18\x01 \x01(\x0b\x32\x18.runway.launch.v1.Tenant\"\xb0\x01\n\x13\x43reateApiKeyRequest\x12\x19\n\x06tenant\x18\x01 \x01(\tB\t\xbaH\x06r\x04\x10\x01\x18?\x12\x18\n\x07project\x18\x02 \x01(\tB\x07\xbaH\x04r\x02\x18?\x12M\n\x06scopes\x18\x03 \x03(\tB=\xbaH:\x92\x01\x37\x10\x08\"3r1R\x06\x63\x61llerR\x06workerR\x08operatorR\x05\x66leetR\x04\x62ulkR\x08reviewer\x12\x15\n\x04name\x18\x04 \x01(\tB\x07\xbaH\x04r\x02\x18\x64\"g\n\x14\x43reateApiKeyResponse\x12\x0e\n\x06key_id\x18\x01 \x01(\t\x12\x0f\n\x07\x61pi_key\x18\x02 \x01(\t\x12.\n\ncreated_at\x18\x03 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\"/\n\x13RevokeApiKeyRequest\x12\x18\n\x06key_id\x18\x01 \x01(\tB\x08\xbaH\x05r\x03\xb0\x01\x01\"F\n\x14RevokeApiKeyResponse\x12.\n\nrevoked_at\x18\x01 \x01(\x0b\x32\x1a.google.protobuf.Timestamp2\xa0\x03\n\x0c\x41\x64minService\x12^\n\tPutTenant\x12\".runway.launch.v1.PutTenantRequest\x1a#.runway.launch.v1.PutTenantResponse\"\x08\xa8\xbb\x18\x05\xb0\xbb\x18\x02\x12^\n\tGetTenant\x12\".runway.launch.v1.GetTenantRequest\x1a#.runway.launch.v1.GetTenantResponse\"\x08\xa8\xbb\x18\x05\xb0\xbb\x18\x02\x12g\n\x0c\x43reateApiKey\x12%.runway.launch.v1.CreateApiKeyRequest\x1a&.runway.launch.v1.CreateApiKeyResponse\"\x08\xa8\xbb\x18\x05\xb0\xbb\x18\x02\x12g\n\x0cRevokeApiKey\x12%.runway.launch.v1.RevokeApiKeyRequest\x1a&.runway.launch.v1.RevokeApiKeyResponse\"\x08\xa8\xbb\x18\x05\xb0\xbb\x18\x02\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -40,6 +40,8 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_PUTTENANTREQUEST'].fields_by_name['limit_micros']._serialized_options = b'\272H\004\"\002(\000'
   _globals['_PUTTENANTREQUEST'].fields_by_name['max_active_runs']._loaded_options = None
   _globals['_PUTTENANTREQUEST'].fields_by_name['max_active_runs']._serialized_options = b'\272H\t\032\007\030\200\255\342\004(\000'
+  _globals['_PUTTENANTREQUEST'].fields_by_name['max_active_descendants']._loaded_options = None
+  _globals['_PUTTENANTREQUEST'].fields_by_name['max_active_descendants']._serialized_options = b'\272H\t\032\007\030\200\255\342\004(\000'
   _globals['_GETTENANTREQUEST'].fields_by_name['tenant']._loaded_options = None
   _globals['_GETTENANTREQUEST'].fields_by_name['tenant']._serialized_options = b'\272H\006r\004\020\001\030?'
   _globals['_CREATEAPIKEYREQUEST'].fields_by_name['tenant']._loaded_options = None
@@ -61,23 +63,23 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_ADMINSERVICE'].methods_by_name['RevokeApiKey']._loaded_options = None
   _globals['_ADMINSERVICE'].methods_by_name['RevokeApiKey']._serialized_options = b'\250\273\030\005\260\273\030\002'
   _globals['_TENANT']._serialized_start=152
-  _globals['_TENANT']._serialized_end=308
-  _globals['_PUTTENANTREQUEST']._serialized_start=311
-  _globals['_PUTTENANTREQUEST']._serialized_end=478
-  _globals['_PUTTENANTRESPONSE']._serialized_start=480
-  _globals['_PUTTENANTRESPONSE']._serialized_end=541
-  _globals['_GETTENANTREQUEST']._serialized_start=543
-  _globals['_GETTENANTREQUEST']._serialized_end=588
-  _globals['_GETTENANTRESPONSE']._serialized_start=590
-  _globals['_GETTENANTRESPONSE']._serialized_end=651
-  _globals['_CREATEAPIKEYREQUEST']._serialized_start=654
-  _globals['_CREATEAPIKEYREQUEST']._serialized_end=830
-  _globals['_CREATEAPIKEYRESPONSE']._serialized_start=832
-  _globals['_CREATEAPIKEYRESPONSE']._serialized_end=935
-  _globals['_REVOKEAPIKEYREQUEST']._serialized_start=937
-  _globals['_REVOKEAPIKEYREQUEST']._serialized_end=984
-  _globals['_REVOKEAPIKEYRESPONSE']._serialized_start=986
-  _globals['_REVOKEAPIKEYRESPONSE']._serialized_end=1056
-  _globals['_ADMINSERVICE']._serialized_start=1059
-  _globals['_ADMINSERVICE']._serialized_end=1475
+  _globals['_TENANT']._serialized_end=368
+  _globals['_PUTTENANTREQUEST']._serialized_start=371
+  _globals['_PUTTENANTREQUEST']._serialized_end=616
+  _globals['_PUTTENANTRESPONSE']._serialized_start=618
+  _globals['_PUTTENANTRESPONSE']._serialized_end=679
+  _globals['_GETTENANTREQUEST']._serialized_start=681
+  _globals['_GETTENANTREQUEST']._serialized_end=726
+  _globals['_GETTENANTRESPONSE']._serialized_start=728
+  _globals['_GETTENANTRESPONSE']._serialized_end=789
+  _globals['_CREATEAPIKEYREQUEST']._serialized_start=792
+  _globals['_CREATEAPIKEYREQUEST']._serialized_end=968
+  _globals['_CREATEAPIKEYRESPONSE']._serialized_start=970
+  _globals['_CREATEAPIKEYRESPONSE']._serialized_end=1073
+  _globals['_REVOKEAPIKEYREQUEST']._serialized_start=1075
+  _globals['_REVOKEAPIKEYREQUEST']._serialized_end=1122
+  _globals['_REVOKEAPIKEYRESPONSE']._serialized_start=1124
+  _globals['_REVOKEAPIKEYRESPONSE']._serialized_end=1194
+  _globals['_ADMINSERVICE']._serialized_start=1197
+  _globals['_ADMINSERVICE']._serialized_end=1613
 # @@protoc_insertion_point(module_scope)

@@ -32,6 +32,8 @@ class Tenant(google.protobuf.message.Message):
     MAX_ACTIVE_RUNS_FIELD_NUMBER: builtins.int
     ACTIVE_RUNS_FIELD_NUMBER: builtins.int
     VERSION_FIELD_NUMBER: builtins.int
+    MAX_ACTIVE_DESCENDANTS_FIELD_NUMBER: builtins.int
+    ACTIVE_DESCENDANTS_FIELD_NUMBER: builtins.int
     tenant: builtins.str
     """Lower-case letters, digits, `-`."""
     limit_micros: builtins.int
@@ -46,6 +48,10 @@ class Tenant(google.protobuf.message.Message):
     """Runs that are not terminal."""
     version: builtins.int
     """Rises with each change."""
+    max_active_descendants: builtins.int
+    """Child runs, at any depth, that may be not terminal at once."""
+    active_descendants: builtins.int
+    """Child runs that are not terminal. They are no part of `active_runs`."""
     def __init__(
         self,
         *,
@@ -56,8 +62,10 @@ class Tenant(google.protobuf.message.Message):
         max_active_runs: builtins.int = ...,
         active_runs: builtins.int = ...,
         version: builtins.int = ...,
+        max_active_descendants: builtins.int = ...,
+        active_descendants: builtins.int = ...,
     ) -> None: ...
-    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["active_runs", b"active_runs", "limit_micros", b"limit_micros", "max_active_runs", b"max_active_runs", "reserved_micros", b"reserved_micros", "spent_micros", b"spent_micros", "tenant", b"tenant", "version", b"version"]
+    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["active_descendants", b"active_descendants", "active_runs", b"active_runs", "limit_micros", b"limit_micros", "max_active_descendants", b"max_active_descendants", "max_active_runs", b"max_active_runs", "reserved_micros", b"reserved_micros", "spent_micros", b"spent_micros", "tenant", b"tenant", "version", b"version"]
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
 
 Global___Tenant: typing_extensions.TypeAlias = Tenant
@@ -72,6 +80,7 @@ class PutTenantRequest(google.protobuf.message.Message):
     LIMIT_MICROS_FIELD_NUMBER: builtins.int
     MAX_ACTIVE_RUNS_FIELD_NUMBER: builtins.int
     EXPECTED_VERSION_FIELD_NUMBER: builtins.int
+    MAX_ACTIVE_DESCENDANTS_FIELD_NUMBER: builtins.int
     tenant: builtins.str
     """The tenant."""
     limit_micros: builtins.int
@@ -80,6 +89,8 @@ class PutTenantRequest(google.protobuf.message.Message):
     """Runs that may be not terminal at once."""
     expected_version: builtins.int
     """Only if the tenant still has this version; unset: whatever it has."""
+    max_active_descendants: builtins.int
+    """Child runs, at any depth, that may be not terminal at once; unset: as it was, 10,000 for a new tenant."""
     def __init__(
         self,
         *,
@@ -87,14 +98,20 @@ class PutTenantRequest(google.protobuf.message.Message):
         limit_micros: builtins.int = ...,
         max_active_runs: builtins.int = ...,
         expected_version: builtins.int | None = ...,
+        max_active_descendants: builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: typing_extensions.TypeAlias = typing.Literal["_expected_version", b"_expected_version", "expected_version", b"expected_version"]
+    _HasFieldArgType: typing_extensions.TypeAlias = typing.Literal["_expected_version", b"_expected_version", "_max_active_descendants", b"_max_active_descendants", "expected_version", b"expected_version", "max_active_descendants", b"max_active_descendants"]
     def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
-    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["_expected_version", b"_expected_version", "expected_version", b"expected_version", "limit_micros", b"limit_micros", "max_active_runs", b"max_active_runs", "tenant", b"tenant"]
+    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["_expected_version", b"_expected_version", "_max_active_descendants", b"_max_active_descendants", "expected_version", b"expected_version", "limit_micros", b"limit_micros", "max_active_descendants", b"max_active_descendants", "max_active_runs", b"max_active_runs", "tenant", b"tenant"]
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__expected_version: typing_extensions.TypeAlias = typing.Literal["expected_version"]
     _WhichOneofArgType__expected_version: typing_extensions.TypeAlias = typing.Literal["_expected_version", b"_expected_version"]
+    _WhichOneofReturnType__max_active_descendants: typing_extensions.TypeAlias = typing.Literal["max_active_descendants"]
+    _WhichOneofArgType__max_active_descendants: typing_extensions.TypeAlias = typing.Literal["_max_active_descendants", b"_max_active_descendants"]
+    @typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__expected_version) -> _WhichOneofReturnType__expected_version | None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__max_active_descendants) -> _WhichOneofReturnType__max_active_descendants | None: ...
 
 Global___PutTenantRequest: typing_extensions.TypeAlias = PutTenantRequest
 

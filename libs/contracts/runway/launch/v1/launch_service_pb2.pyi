@@ -346,6 +346,12 @@ class Run(google.protobuf.message.Message):
     LAST_SEQUENCE_FIELD_NUMBER: builtins.int
     PAUSED_AT_FIELD_NUMBER: builtins.int
     PAUSED_UNTIL_FIELD_NUMBER: builtins.int
+    PARENT_ID_FIELD_NUMBER: builtins.int
+    ROOT_ID_FIELD_NUMBER: builtins.int
+    DEPTH_FIELD_NUMBER: builtins.int
+    INDEPENDENT_FIELD_NUMBER: builtins.int
+    DELEGATED_FIELD_NUMBER: builtins.int
+    CHILDREN_FIELD_NUMBER: builtins.int
     run_id: builtins.str
     """UUIDv7."""
     tenant: builtins.str
@@ -368,6 +374,16 @@ class Run(google.protobuf.message.Message):
     """Fencing epoch."""
     last_sequence: builtins.int
     """Sequence of the newest event of its log."""
+    parent_id: builtins.str
+    """The run that spawned it; empty: a caller launched it."""
+    root_id: builtins.str
+    """The run that a caller launched, above all of these; empty: itself."""
+    depth: builtins.int
+    """Levels below its root."""
+    independent: builtins.bool
+    """Whether it outlives its parent."""
+    children: builtins.int
+    """Children that it has spawned."""
     @property
     def workflow(self) -> Global___WorkflowPin:
         """What it pins."""
@@ -424,6 +440,10 @@ class Run(google.protobuf.message.Message):
     def paused_until(self) -> google.protobuf.timestamp_pb2.Timestamp:
         """When it expires if it stays paused."""
 
+    @property
+    def delegated(self) -> runway.common.v1.common_pb2.Budget:
+        """What its children have of its budget, or have used of it."""
+
     def __init__(
         self,
         *,
@@ -452,10 +472,16 @@ class Run(google.protobuf.message.Message):
         last_sequence: builtins.int = ...,
         paused_at: google.protobuf.timestamp_pb2.Timestamp | None = ...,
         paused_until: google.protobuf.timestamp_pb2.Timestamp | None = ...,
+        parent_id: builtins.str = ...,
+        root_id: builtins.str = ...,
+        depth: builtins.int = ...,
+        independent: builtins.bool = ...,
+        delegated: runway.common.v1.common_pb2.Budget | None = ...,
+        children: builtins.int = ...,
     ) -> None: ...
-    _HasFieldArgType: typing_extensions.TypeAlias = typing.Literal["budget", b"budget", "created_at", b"created_at", "deadline", b"deadline", "failure", b"failure", "finished_at", b"finished_at", "input", b"input", "output", b"output", "paused_at", b"paused_at", "paused_until", b"paused_until", "used", b"used", "workflow", b"workflow"]
+    _HasFieldArgType: typing_extensions.TypeAlias = typing.Literal["budget", b"budget", "created_at", b"created_at", "deadline", b"deadline", "delegated", b"delegated", "failure", b"failure", "finished_at", b"finished_at", "input", b"input", "output", b"output", "paused_at", b"paused_at", "paused_until", b"paused_until", "used", b"used", "workflow", b"workflow"]
     def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
-    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["budget", b"budget", "cancel_extent", b"cancel_extent", "created_at", b"created_at", "deadline", b"deadline", "epoch", b"epoch", "failure", b"failure", "finished_at", b"finished_at", "input", b"input", "labels", b"labels", "last_sequence", b"last_sequence", "outcome", b"outcome", "output", b"output", "paused_at", b"paused_at", "paused_until", b"paused_until", "priority", b"priority", "project", b"project", "receipts", b"receipts", "run_class", b"run_class", "run_id", b"run_id", "state", b"state", "tenant", b"tenant", "used", b"used", "version", b"version", "wait_reasons", b"wait_reasons", "workflow", b"workflow"]
+    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["budget", b"budget", "cancel_extent", b"cancel_extent", "children", b"children", "created_at", b"created_at", "deadline", b"deadline", "delegated", b"delegated", "depth", b"depth", "epoch", b"epoch", "failure", b"failure", "finished_at", b"finished_at", "independent", b"independent", "input", b"input", "labels", b"labels", "last_sequence", b"last_sequence", "outcome", b"outcome", "output", b"output", "parent_id", b"parent_id", "paused_at", b"paused_at", "paused_until", b"paused_until", "priority", b"priority", "project", b"project", "receipts", b"receipts", "root_id", b"root_id", "run_class", b"run_class", "run_id", b"run_id", "state", b"state", "tenant", b"tenant", "used", b"used", "version", b"version", "wait_reasons", b"wait_reasons", "workflow", b"workflow"]
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
 
 Global___Run: typing_extensions.TypeAlias = Run
@@ -1127,6 +1153,7 @@ class CancelRunResponse(google.protobuf.message.Message):
     PHASE_FIELD_NUMBER: builtins.int
     RECEIPTS_FIELD_NUMBER: builtins.int
     EFFECTS_IN_FLIGHT_FIELD_NUMBER: builtins.int
+    DESCENDANTS_FIELD_NUMBER: builtins.int
     phase: Global___CancelPhase.ValueType
     """How far it has come."""
     @property
@@ -1141,6 +1168,10 @@ class CancelRunResponse(google.protobuf.message.Message):
     def effects_in_flight(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___EffectInFlight]:
         """Effects that may still be under way."""
 
+    @property
+    def descendants(self) -> Global___DescendantReceipts:
+        """Child runs at any depth that the cancel is of, too; each by TreeService.GetTree."""
+
     def __init__(
         self,
         *,
@@ -1148,13 +1179,45 @@ class CancelRunResponse(google.protobuf.message.Message):
         phase: Global___CancelPhase.ValueType = ...,
         receipts: collections.abc.Iterable[Global___EnforcementReceipt] | None = ...,
         effects_in_flight: collections.abc.Iterable[Global___EffectInFlight] | None = ...,
+        descendants: Global___DescendantReceipts | None = ...,
     ) -> None: ...
-    _HasFieldArgType: typing_extensions.TypeAlias = typing.Literal["run", b"run"]
+    _HasFieldArgType: typing_extensions.TypeAlias = typing.Literal["descendants", b"descendants", "run", b"run"]
     def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
-    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["effects_in_flight", b"effects_in_flight", "phase", b"phase", "receipts", b"receipts", "run", b"run"]
+    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["descendants", b"descendants", "effects_in_flight", b"effects_in_flight", "phase", b"phase", "receipts", b"receipts", "run", b"run"]
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
 
 Global___CancelRunResponse: typing_extensions.TypeAlias = CancelRunResponse
+
+@typing.final
+class DescendantReceipts(google.protobuf.message.Message):
+    """How far the children of a cancelled run have come, at any depth, those aside that are independent."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    TOTAL_FIELD_NUMBER: builtins.int
+    ACCEPTED_FIELD_NUMBER: builtins.int
+    ENFORCED_FIELD_NUMBER: builtins.int
+    QUIESCED_FIELD_NUMBER: builtins.int
+    total: builtins.int
+    """All there are."""
+    accepted: builtins.int
+    """Those whose outcome is decided."""
+    enforced: builtins.int
+    """Those that every point has confirmed."""
+    quiesced: builtins.int
+    """Those of which nothing is left."""
+    def __init__(
+        self,
+        *,
+        total: builtins.int = ...,
+        accepted: builtins.int = ...,
+        enforced: builtins.int = ...,
+        quiesced: builtins.int = ...,
+    ) -> None: ...
+    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["accepted", b"accepted", "enforced", b"enforced", "quiesced", b"quiesced", "total", b"total"]
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+
+Global___DescendantReceipts: typing_extensions.TypeAlias = DescendantReceipts
 
 @typing.final
 class WatchRunRequest(google.protobuf.message.Message):

@@ -468,6 +468,10 @@ class WorkflowSpec(google.protobuf.message.Message):
     DEFAULT_DEADLINE_FIELD_NUMBER: builtins.int
     DESCRIPTION_FIELD_NUMBER: builtins.int
     MAX_STEPS_FIELD_NUMBER: builtins.int
+    ALLOW_INDEPENDENT_CHILDREN_FIELD_NUMBER: builtins.int
+    OUTPUT_SCHEMA_FIELD_NUMBER: builtins.int
+    MAX_CHILDREN_FIELD_NUMBER: builtins.int
+    MAX_CHILD_DEPTH_FIELD_NUMBER: builtins.int
     name: builtins.str
     """Lower-case letters, digits, `-`, `_`."""
     build: builtins.str
@@ -478,6 +482,12 @@ class WorkflowSpec(google.protobuf.message.Message):
     """One sentence for people."""
     max_steps: builtins.int
     """Most steps of a run, instances counted. 0: the installation's limit, which holds in any case."""
+    allow_independent_children: builtins.bool
+    """Whether its runs may spawn children that outlive them."""
+    max_children: builtins.int
+    """Children that a run of it may spawn in all; 0: as many as the installation lets."""
+    max_child_depth: builtins.int
+    """Levels of children below a run of it; 0: as many as the installation lets."""
     @property
     def steps(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___StepSpec]:
         """The graph; no cycles, every need names a step of it."""
@@ -490,6 +500,10 @@ class WorkflowSpec(google.protobuf.message.Message):
     def default_deadline(self) -> google.protobuf.duration_pb2.Duration:
         """Deadline of a run that names none. Unset: the installation's default, one hour."""
 
+    @property
+    def output_schema(self) -> google.protobuf.struct_pb2.Struct:
+        """JSON Schema of the run's output, by which a child's is checked before its parent sees it; unset: anything."""
+
     def __init__(
         self,
         *,
@@ -501,10 +515,14 @@ class WorkflowSpec(google.protobuf.message.Message):
         default_deadline: google.protobuf.duration_pb2.Duration | None = ...,
         description: builtins.str = ...,
         max_steps: builtins.int = ...,
+        allow_independent_children: builtins.bool = ...,
+        output_schema: google.protobuf.struct_pb2.Struct | None = ...,
+        max_children: builtins.int = ...,
+        max_child_depth: builtins.int = ...,
     ) -> None: ...
-    _HasFieldArgType: typing_extensions.TypeAlias = typing.Literal["default_deadline", b"default_deadline", "input_schema", b"input_schema"]
+    _HasFieldArgType: typing_extensions.TypeAlias = typing.Literal["default_deadline", b"default_deadline", "input_schema", b"input_schema", "output_schema", b"output_schema"]
     def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
-    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["build", b"build", "default_deadline", b"default_deadline", "description", b"description", "input_schema", b"input_schema", "max_steps", b"max_steps", "name", b"name", "output_step", b"output_step", "steps", b"steps"]
+    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["allow_independent_children", b"allow_independent_children", "build", b"build", "default_deadline", b"default_deadline", "description", b"description", "input_schema", b"input_schema", "max_child_depth", b"max_child_depth", "max_children", b"max_children", "max_steps", b"max_steps", "name", b"name", "output_schema", b"output_schema", "output_step", b"output_step", "steps", b"steps"]
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
 
 Global___WorkflowSpec: typing_extensions.TypeAlias = WorkflowSpec

@@ -75,6 +75,8 @@ class _CommandTypeEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._En
     """Ask for user input."""
     COMMAND_TYPE_JOIN: _CommandType.ValueType  # 6
     """Wait for spawned children."""
+    COMMAND_TYPE_BUDGET: _CommandType.ValueType  # 7
+    """Wait until the run's budget has been raised."""
 
 class CommandType(_CommandType, metaclass=_CommandTypeEnumTypeWrapper):
     """What kind of command."""
@@ -93,6 +95,8 @@ COMMAND_TYPE_INPUT: CommandType.ValueType  # 5
 """Ask for user input."""
 COMMAND_TYPE_JOIN: CommandType.ValueType  # 6
 """Wait for spawned children."""
+COMMAND_TYPE_BUDGET: CommandType.ValueType  # 7
+"""Wait until the run's budget has been raised."""
 Global___CommandType: typing_extensions.TypeAlias = CommandType
 
 @typing.final
@@ -614,6 +618,10 @@ class CommandItem(google.protobuf.message.Message):
         """Its arguments. WAIT: `{"for_ms": n}`, `{"until_ms": n}` (since the Unix epoch), or `{"event": name, "correlation": text,
         "timeout_ms": n}`. INPUT: `{"prompt": text, "schema": JSON Schema, "timeout_ms": n}`. EXPAND: `{"items": […]}`, one
         instance an item. What cannot be read ends the wait as refused.
+        SPAWN: `{"children": [{"name", "workflow", "input", "budget": {"micros", "tokens"}, "capabilities": [...],
+        "priority", "deadline_ms"}], "group", "independent"}`. JOIN: `{"groups": [...], "slots": [...], "need": n or "all",
+        "on_failure": fail | count | ignore, "rest": await | cancel}`. BUDGET: `{"sequence": text}`, the number of the envelope's newest
+        change that the attempt knows.
         """
 
     def __init__(

@@ -24,9 +24,10 @@ _sym_db = _symbol_database.Default()
 
 from buf.validate import validate_pb2 as buf_dot_validate_dot_validate__pb2
 from runway.common.v1 import policy_pb2 as runway_dot_common_dot_v1_dot_policy__pb2
+from runway.internal.fence.v1 import fence_pb2 as runway_dot_internal_dot_fence_dot_v1_dot_fence__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n1runway/internal/gateway/v1/gateway_internal.proto\x12\x1arunway.internal.gateway.v1\x1a\x1b\x62uf/validate/validate.proto\x1a\x1drunway/common/v1/policy.proto\"]\n\nEffectName\x12\x17\n\x06run_id\x18\x01 \x01(\x0c\x42\x07\xbaH\x04z\x02h\x10\x12\x1c\n\x08step_key\x18\x02 \x01(\tB\n\xbaH\x07r\x05\x10\x01\x18\xc8\x01\x12\x18\n\x04slot\x18\x03 \x01(\tB\n\xbaH\x07r\x05\x10\x01\x18\xc8\x01\"\\\n\x15InspectEffectsRequest\x12\x43\n\x07\x65\x66\x66\x65\x63ts\x18\x01 \x03(\x0b\x32&.runway.internal.gateway.v1.EffectNameB\n\xbaH\x07\x92\x01\x04\x08\x01\x10\x64\"\x97\x01\n\nInspection\x12\x34\n\x07\x66inding\x18\x01 \x01(\x0e\x32#.runway.internal.gateway.v1.Finding\x12\x0e\n\x06result\x18\x02 \x01(\x0c\x12\x10\n\x08\x65vidence\x18\x03 \x01(\t\x12\x11\n\tsettle_ms\x18\x04 \x01(\x03\x12\x0f\n\x07version\x18\x05 \x01(\x03\x12\r\n\x05state\x18\x06 \x01(\t\"U\n\x16InspectEffectsResponse\x12;\n\x0binspections\x18\x01 \x03(\x0b\x32&.runway.internal.gateway.v1.Inspection\"\xe9\x01\n\nResolution\x12>\n\x06\x65\x66\x66\x65\x63t\x18\x01 \x01(\x0b\x32&.runway.internal.gateway.v1.EffectNameB\x06\xbaH\x03\xc8\x01\x01\x12<\n\x05state\x18\x02 \x01(\tB-\xbaH*r(R\x08observedR\x06\x61\x62sentR\x14needs_reconciliation\x12\x0e\n\x06result\x18\x03 \x01(\x0c\x12\x1a\n\x08\x65vidence\x18\x04 \x01(\tB\x08\xbaH\x05r\x03\x18\xd0\x0f\x12\x18\n\x10\x65xpected_version\x18\x05 \x01(\x03\x12\x17\n\x05\x61\x63tor\x18\x06 \x01(\tB\x08\xbaH\x05r\x03\x18\xc8\x01\"`\n\x15ResolveEffectsRequest\x12G\n\x0bresolutions\x18\x01 \x03(\x0b\x32&.runway.internal.gateway.v1.ResolutionB\n\xbaH\x07\x92\x01\x04\x08\x01\x10\x64\"D\n\x10ResolutionResult\x12\x10\n\x08recorded\x18\x01 \x01(\x08\x12\r\n\x05state\x18\x02 \x01(\t\x12\x0f\n\x07version\x18\x03 \x01(\x03\"W\n\x16ResolveEffectsResponse\x12=\n\x07results\x18\x01 \x03(\x0b\x32,.runway.internal.gateway.v1.ResolutionResult\"\x14\n\x12ReadBucketsRequest\"\x9d\x01\n\nBucketView\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\r\n\x05\x63\x61lls\x18\x02 \x03(\t\x12\x10\n\x08\x63\x61pacity\x18\x03 \x01(\x01\x12\x12\n\nper_minute\x18\x04 \x01(\x01\x12\r\n\x05level\x18\x05 \x01(\x01\x12\x0f\n\x07typical\x18\x06 \x01(\x01\x12\r\n\x05\x66loor\x18\x07 \x01(\x01\x12\x0c\n\x04over\x18\x08 \x03(\t\x12\x0f\n\x07waiting\x18\t \x01(\x01\"N\n\x13ReadBucketsResponse\x12\x37\n\x07\x62uckets\x18\x01 \x03(\x0b\x32&.runway.internal.gateway.v1.BucketView*\xa9\x01\n\x07\x46inding\x12\x17\n\x13\x46INDING_UNSPECIFIED\x10\x00\x12\x14\n\x10\x46INDING_OBSERVED\x10\x01\x12\x12\n\x0e\x46INDING_ABSENT\x10\x02\x12\x13\n\x0f\x46INDING_NOT_YET\x10\x03\x12\x17\n\x13\x46INDING_UNDECIDABLE\x10\x04\x12\x17\n\x13\x46INDING_UNREACHABLE\x10\x05\x12\x14\n\x10\x46INDING_RESOLVED\x10\x06\x32\x8d\x02\n\rEffectService\x12}\n\x0eInspectEffects\x12\x31.runway.internal.gateway.v1.InspectEffectsRequest\x1a\x32.runway.internal.gateway.v1.InspectEffectsResponse\"\x04\xa8\xbb\x18\x05\x12}\n\x0eResolveEffects\x12\x31.runway.internal.gateway.v1.ResolveEffectsRequest\x1a\x32.runway.internal.gateway.v1.ResolveEffectsResponse\"\x04\xa8\xbb\x18\x05\x32\x8d\x01\n\x11\x42ucketViewService\x12x\n\x0bReadBuckets\x12..runway.internal.gateway.v1.ReadBucketsRequest\x1a/.runway.internal.gateway.v1.ReadBucketsResponse\"\x08\xa8\xbb\x18\x05\xb0\xbb\x18\x02\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n1runway/internal/gateway/v1/gateway_internal.proto\x12\x1arunway.internal.gateway.v1\x1a\x1b\x62uf/validate/validate.proto\x1a\x1drunway/common/v1/policy.proto\x1a$runway/internal/fence/v1/fence.proto\"]\n\nEffectName\x12\x17\n\x06run_id\x18\x01 \x01(\x0c\x42\x07\xbaH\x04z\x02h\x10\x12\x1c\n\x08step_key\x18\x02 \x01(\tB\n\xbaH\x07r\x05\x10\x01\x18\xc8\x01\x12\x18\n\x04slot\x18\x03 \x01(\tB\n\xbaH\x07r\x05\x10\x01\x18\xc8\x01\"\\\n\x15InspectEffectsRequest\x12\x43\n\x07\x65\x66\x66\x65\x63ts\x18\x01 \x03(\x0b\x32&.runway.internal.gateway.v1.EffectNameB\n\xbaH\x07\x92\x01\x04\x08\x01\x10\x64\"\x97\x01\n\nInspection\x12\x34\n\x07\x66inding\x18\x01 \x01(\x0e\x32#.runway.internal.gateway.v1.Finding\x12\x0e\n\x06result\x18\x02 \x01(\x0c\x12\x10\n\x08\x65vidence\x18\x03 \x01(\t\x12\x11\n\tsettle_ms\x18\x04 \x01(\x03\x12\x0f\n\x07version\x18\x05 \x01(\x03\x12\r\n\x05state\x18\x06 \x01(\t\"U\n\x16InspectEffectsResponse\x12;\n\x0binspections\x18\x01 \x03(\x0b\x32&.runway.internal.gateway.v1.Inspection\"\xe9\x01\n\nResolution\x12>\n\x06\x65\x66\x66\x65\x63t\x18\x01 \x01(\x0b\x32&.runway.internal.gateway.v1.EffectNameB\x06\xbaH\x03\xc8\x01\x01\x12<\n\x05state\x18\x02 \x01(\tB-\xbaH*r(R\x08observedR\x06\x61\x62sentR\x14needs_reconciliation\x12\x0e\n\x06result\x18\x03 \x01(\x0c\x12\x1a\n\x08\x65vidence\x18\x04 \x01(\tB\x08\xbaH\x05r\x03\x18\xd0\x0f\x12\x18\n\x10\x65xpected_version\x18\x05 \x01(\x03\x12\x17\n\x05\x61\x63tor\x18\x06 \x01(\tB\x08\xbaH\x05r\x03\x18\xc8\x01\"`\n\x15ResolveEffectsRequest\x12G\n\x0bresolutions\x18\x01 \x03(\x0b\x32&.runway.internal.gateway.v1.ResolutionB\n\xbaH\x07\x92\x01\x04\x08\x01\x10\x64\"D\n\x10ResolutionResult\x12\x10\n\x08recorded\x18\x01 \x01(\x08\x12\r\n\x05state\x18\x02 \x01(\t\x12\x0f\n\x07version\x18\x03 \x01(\x03\"W\n\x16ResolveEffectsResponse\x12=\n\x07results\x18\x01 \x03(\x0b\x32,.runway.internal.gateway.v1.ResolutionResult\"\x14\n\x12ReadBucketsRequest\"\x9d\x01\n\nBucketView\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\r\n\x05\x63\x61lls\x18\x02 \x03(\t\x12\x10\n\x08\x63\x61pacity\x18\x03 \x01(\x01\x12\x12\n\nper_minute\x18\x04 \x01(\x01\x12\r\n\x05level\x18\x05 \x01(\x01\x12\x0f\n\x07typical\x18\x06 \x01(\x01\x12\r\n\x05\x66loor\x18\x07 \x01(\x01\x12\x0c\n\x04over\x18\x08 \x03(\t\x12\x0f\n\x07waiting\x18\t \x01(\x01\"N\n\x13ReadBucketsResponse\x12\x37\n\x07\x62uckets\x18\x01 \x03(\x0b\x32&.runway.internal.gateway.v1.BucketView\"X\n\x05Slice\x12\x1b\n\ndelegation\x18\x01 \x01(\x0c\x42\x07\xbaH\x04z\x02h \x12\x17\n\x06micros\x18\x02 \x01(\x03\x42\x07\xbaH\x04\"\x02(\x00\x12\x19\n\x08sequence\x18\x03 \x01(\x03\x42\x07\xbaH\x04\"\x02(\x01\"\x83\x01\n\x08SliceAsk\x12\x37\n\x04gate\x18\x01 \x01(\x0b\x32!.runway.internal.fence.v1.RunGateB\x06\xbaH\x03\xc8\x01\x01\x12>\n\x06slices\x18\x02 \x03(\x0b\x32!.runway.internal.gateway.v1.SliceB\x0b\xbaH\x08\x92\x01\x05\x08\x01\x10\xe8\x07\"T\n\x11TakeSlicesRequest\x12?\n\x04\x61sks\x18\x01 \x03(\x0b\x32$.runway.internal.gateway.v1.SliceAskB\x0b\xbaH\x08\x92\x01\x05\x08\x01\x10\xc8\x01\"A\n\x0bSliceAnswer\x12\r\n\x05taken\x18\x01 \x01(\x08\x12\x0e\n\x06reason\x18\x02 \x01(\t\x12\x13\n\x0b\x66ree_micros\x18\x03 \x01(\x03\"N\n\x12TakeSlicesResponse\x12\x38\n\x07\x61nswers\x18\x01 \x03(\x0b\x32\'.runway.internal.gateway.v1.SliceAnswer\":\n\x14ReadEnvelopesRequest\x12\"\n\x07run_ids\x18\x01 \x03(\x0c\x42\x11\xbaH\x0e\x92\x01\x0b\x08\x01\x10\xd0\x0f\"\x04z\x02h\x10\"\x90\x01\n\x08\x45nvelope\x12\r\n\x05known\x18\x01 \x01(\x08\x12\x16\n\x0egranted_micros\x18\x02 \x01(\x03\x12\x13\n\x0bheld_micros\x18\x03 \x01(\x03\x12\x13\n\x0bused_micros\x18\x04 \x01(\x03\x12\x18\n\x10\x64\x65legated_micros\x18\x05 \x01(\x03\x12\x19\n\x11\x65nvelope_sequence\x18\x06 \x01(\x03\"P\n\x15ReadEnvelopesResponse\x12\x37\n\tenvelopes\x18\x01 \x03(\x0b\x32$.runway.internal.gateway.v1.Envelope*\xa9\x01\n\x07\x46inding\x12\x17\n\x13\x46INDING_UNSPECIFIED\x10\x00\x12\x14\n\x10\x46INDING_OBSERVED\x10\x01\x12\x12\n\x0e\x46INDING_ABSENT\x10\x02\x12\x13\n\x0f\x46INDING_NOT_YET\x10\x03\x12\x17\n\x13\x46INDING_UNDECIDABLE\x10\x04\x12\x17\n\x13\x46INDING_UNREACHABLE\x10\x05\x12\x14\n\x10\x46INDING_RESOLVED\x10\x06\x32\x8d\x02\n\rEffectService\x12}\n\x0eInspectEffects\x12\x31.runway.internal.gateway.v1.InspectEffectsRequest\x1a\x32.runway.internal.gateway.v1.InspectEffectsResponse\"\x04\xa8\xbb\x18\x05\x12}\n\x0eResolveEffects\x12\x31.runway.internal.gateway.v1.ResolveEffectsRequest\x1a\x32.runway.internal.gateway.v1.ResolveEffectsResponse\"\x04\xa8\xbb\x18\x05\x32\x8d\x01\n\x11\x42ucketViewService\x12x\n\x0bReadBuckets\x12..runway.internal.gateway.v1.ReadBucketsRequest\x1a/.runway.internal.gateway.v1.ReadBucketsResponse\"\x08\xa8\xbb\x18\x05\xb0\xbb\x18\x02\x32\x80\x02\n\x0f\x45nvelopeService\x12q\n\nTakeSlices\x12-.runway.internal.gateway.v1.TakeSlicesRequest\x1a..runway.internal.gateway.v1.TakeSlicesResponse\"\x04\xa8\xbb\x18\x05\x12z\n\rReadEnvelopes\x12\x30.runway.internal.gateway.v1.ReadEnvelopesRequest\x1a\x31.runway.internal.gateway.v1.ReadEnvelopesResponse\"\x04\xa8\xbb\x18\x05\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -51,38 +52,74 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_RESOLUTION'].fields_by_name['actor']._serialized_options = b'\272H\005r\003\030\310\001'
   _globals['_RESOLVEEFFECTSREQUEST'].fields_by_name['resolutions']._loaded_options = None
   _globals['_RESOLVEEFFECTSREQUEST'].fields_by_name['resolutions']._serialized_options = b'\272H\007\222\001\004\010\001\020d'
+  _globals['_SLICE'].fields_by_name['delegation']._loaded_options = None
+  _globals['_SLICE'].fields_by_name['delegation']._serialized_options = b'\272H\004z\002h '
+  _globals['_SLICE'].fields_by_name['micros']._loaded_options = None
+  _globals['_SLICE'].fields_by_name['micros']._serialized_options = b'\272H\004\"\002(\000'
+  _globals['_SLICE'].fields_by_name['sequence']._loaded_options = None
+  _globals['_SLICE'].fields_by_name['sequence']._serialized_options = b'\272H\004\"\002(\001'
+  _globals['_SLICEASK'].fields_by_name['gate']._loaded_options = None
+  _globals['_SLICEASK'].fields_by_name['gate']._serialized_options = b'\272H\003\310\001\001'
+  _globals['_SLICEASK'].fields_by_name['slices']._loaded_options = None
+  _globals['_SLICEASK'].fields_by_name['slices']._serialized_options = b'\272H\010\222\001\005\010\001\020\350\007'
+  _globals['_TAKESLICESREQUEST'].fields_by_name['asks']._loaded_options = None
+  _globals['_TAKESLICESREQUEST'].fields_by_name['asks']._serialized_options = b'\272H\010\222\001\005\010\001\020\310\001'
+  _globals['_READENVELOPESREQUEST'].fields_by_name['run_ids']._loaded_options = None
+  _globals['_READENVELOPESREQUEST'].fields_by_name['run_ids']._serialized_options = b'\272H\016\222\001\013\010\001\020\320\017\"\004z\002h\020'
   _globals['_EFFECTSERVICE'].methods_by_name['InspectEffects']._loaded_options = None
   _globals['_EFFECTSERVICE'].methods_by_name['InspectEffects']._serialized_options = b'\250\273\030\005'
   _globals['_EFFECTSERVICE'].methods_by_name['ResolveEffects']._loaded_options = None
   _globals['_EFFECTSERVICE'].methods_by_name['ResolveEffects']._serialized_options = b'\250\273\030\005'
   _globals['_BUCKETVIEWSERVICE'].methods_by_name['ReadBuckets']._loaded_options = None
   _globals['_BUCKETVIEWSERVICE'].methods_by_name['ReadBuckets']._serialized_options = b'\250\273\030\005\260\273\030\002'
-  _globals['_FINDING']._serialized_start=1327
-  _globals['_FINDING']._serialized_end=1496
-  _globals['_EFFECTNAME']._serialized_start=141
-  _globals['_EFFECTNAME']._serialized_end=234
-  _globals['_INSPECTEFFECTSREQUEST']._serialized_start=236
-  _globals['_INSPECTEFFECTSREQUEST']._serialized_end=328
-  _globals['_INSPECTION']._serialized_start=331
-  _globals['_INSPECTION']._serialized_end=482
-  _globals['_INSPECTEFFECTSRESPONSE']._serialized_start=484
-  _globals['_INSPECTEFFECTSRESPONSE']._serialized_end=569
-  _globals['_RESOLUTION']._serialized_start=572
-  _globals['_RESOLUTION']._serialized_end=805
-  _globals['_RESOLVEEFFECTSREQUEST']._serialized_start=807
-  _globals['_RESOLVEEFFECTSREQUEST']._serialized_end=903
-  _globals['_RESOLUTIONRESULT']._serialized_start=905
-  _globals['_RESOLUTIONRESULT']._serialized_end=973
-  _globals['_RESOLVEEFFECTSRESPONSE']._serialized_start=975
-  _globals['_RESOLVEEFFECTSRESPONSE']._serialized_end=1062
-  _globals['_READBUCKETSREQUEST']._serialized_start=1064
-  _globals['_READBUCKETSREQUEST']._serialized_end=1084
-  _globals['_BUCKETVIEW']._serialized_start=1087
-  _globals['_BUCKETVIEW']._serialized_end=1244
-  _globals['_READBUCKETSRESPONSE']._serialized_start=1246
-  _globals['_READBUCKETSRESPONSE']._serialized_end=1324
-  _globals['_EFFECTSERVICE']._serialized_start=1499
-  _globals['_EFFECTSERVICE']._serialized_end=1768
-  _globals['_BUCKETVIEWSERVICE']._serialized_start=1771
-  _globals['_BUCKETVIEWSERVICE']._serialized_end=1912
+  _globals['_ENVELOPESERVICE'].methods_by_name['TakeSlices']._loaded_options = None
+  _globals['_ENVELOPESERVICE'].methods_by_name['TakeSlices']._serialized_options = b'\250\273\030\005'
+  _globals['_ENVELOPESERVICE'].methods_by_name['ReadEnvelopes']._loaded_options = None
+  _globals['_ENVELOPESERVICE'].methods_by_name['ReadEnvelopes']._serialized_options = b'\250\273\030\005'
+  _globals['_FINDING']._serialized_start=2111
+  _globals['_FINDING']._serialized_end=2280
+  _globals['_EFFECTNAME']._serialized_start=179
+  _globals['_EFFECTNAME']._serialized_end=272
+  _globals['_INSPECTEFFECTSREQUEST']._serialized_start=274
+  _globals['_INSPECTEFFECTSREQUEST']._serialized_end=366
+  _globals['_INSPECTION']._serialized_start=369
+  _globals['_INSPECTION']._serialized_end=520
+  _globals['_INSPECTEFFECTSRESPONSE']._serialized_start=522
+  _globals['_INSPECTEFFECTSRESPONSE']._serialized_end=607
+  _globals['_RESOLUTION']._serialized_start=610
+  _globals['_RESOLUTION']._serialized_end=843
+  _globals['_RESOLVEEFFECTSREQUEST']._serialized_start=845
+  _globals['_RESOLVEEFFECTSREQUEST']._serialized_end=941
+  _globals['_RESOLUTIONRESULT']._serialized_start=943
+  _globals['_RESOLUTIONRESULT']._serialized_end=1011
+  _globals['_RESOLVEEFFECTSRESPONSE']._serialized_start=1013
+  _globals['_RESOLVEEFFECTSRESPONSE']._serialized_end=1100
+  _globals['_READBUCKETSREQUEST']._serialized_start=1102
+  _globals['_READBUCKETSREQUEST']._serialized_end=1122
+  _globals['_BUCKETVIEW']._serialized_start=1125
+  _globals['_BUCKETVIEW']._serialized_end=1282
+  _globals['_READBUCKETSRESPONSE']._serialized_start=1284
+  _globals['_READBUCKETSRESPONSE']._serialized_end=1362
+  _globals['_SLICE']._serialized_start=1364
+  _globals['_SLICE']._serialized_end=1452
+  _globals['_SLICEASK']._serialized_start=1455
+  _globals['_SLICEASK']._serialized_end=1586
+  _globals['_TAKESLICESREQUEST']._serialized_start=1588
+  _globals['_TAKESLICESREQUEST']._serialized_end=1672
+  _globals['_SLICEANSWER']._serialized_start=1674
+  _globals['_SLICEANSWER']._serialized_end=1739
+  _globals['_TAKESLICESRESPONSE']._serialized_start=1741
+  _globals['_TAKESLICESRESPONSE']._serialized_end=1819
+  _globals['_READENVELOPESREQUEST']._serialized_start=1821
+  _globals['_READENVELOPESREQUEST']._serialized_end=1879
+  _globals['_ENVELOPE']._serialized_start=1882
+  _globals['_ENVELOPE']._serialized_end=2026
+  _globals['_READENVELOPESRESPONSE']._serialized_start=2028
+  _globals['_READENVELOPESRESPONSE']._serialized_end=2108
+  _globals['_EFFECTSERVICE']._serialized_start=2283
+  _globals['_EFFECTSERVICE']._serialized_end=2552
+  _globals['_BUCKETVIEWSERVICE']._serialized_start=2555
+  _globals['_BUCKETVIEWSERVICE']._serialized_end=2696
+  _globals['_ENVELOPESERVICE']._serialized_start=2699
+  _globals['_ENVELOPESERVICE']._serialized_end=2955
 # @@protoc_insertion_point(module_scope)

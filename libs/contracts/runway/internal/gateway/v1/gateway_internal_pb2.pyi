@@ -9,6 +9,7 @@ import google.protobuf.descriptor
 import google.protobuf.internal.containers
 import google.protobuf.internal.enum_type_wrapper
 import google.protobuf.message
+import runway.internal.fence.v1.fence_pb2
 import sys
 import typing
 
@@ -366,3 +367,209 @@ class ReadBucketsResponse(google.protobuf.message.Message):
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
 
 Global___ReadBucketsResponse: typing_extensions.TypeAlias = ReadBucketsResponse
+
+@typing.final
+class Slice(google.protobuf.message.Message):
+    """A child's slice."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    DELEGATION_FIELD_NUMBER: builtins.int
+    MICROS_FIELD_NUMBER: builtins.int
+    SEQUENCE_FIELD_NUMBER: builtins.int
+    delegation: builtins.bytes
+    """Names it: a digest of what the child is known by, 32 bytes."""
+    micros: builtins.int
+    """Money in all, in micros."""
+    sequence: builtins.int
+    """Rises where a slice is made larger; the first is 1."""
+    def __init__(
+        self,
+        *,
+        delegation: builtins.bytes = ...,
+        micros: builtins.int = ...,
+        sequence: builtins.int = ...,
+    ) -> None: ...
+    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["delegation", b"delegation", "micros", b"micros", "sequence", b"sequence"]
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+
+Global___Slice: typing_extensions.TypeAlias = Slice
+
+@typing.final
+class SliceAsk(google.protobuf.message.Message):
+    """Slices of one parent."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    GATE_FIELD_NUMBER: builtins.int
+    SLICES_FIELD_NUMBER: builtins.int
+    @property
+    def gate(self) -> runway.internal.fence.v1.fence_pb2.RunGate:
+        """The parent's gate as launch has it."""
+
+    @property
+    def slices(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___Slice]:
+        """At most 1,000."""
+
+    def __init__(
+        self,
+        *,
+        gate: runway.internal.fence.v1.fence_pb2.RunGate | None = ...,
+        slices: collections.abc.Iterable[Global___Slice] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: typing_extensions.TypeAlias = typing.Literal["gate", b"gate"]
+    def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
+    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["gate", b"gate", "slices", b"slices"]
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+
+Global___SliceAsk: typing_extensions.TypeAlias = SliceAsk
+
+@typing.final
+class TakeSlicesRequest(google.protobuf.message.Message):
+    """Slices to take."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    ASKS_FIELD_NUMBER: builtins.int
+    @property
+    def asks(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___SliceAsk]:
+        """At most 200 asks."""
+
+    def __init__(
+        self,
+        *,
+        asks: collections.abc.Iterable[Global___SliceAsk] | None = ...,
+    ) -> None: ...
+    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["asks", b"asks"]
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+
+Global___TakeSlicesRequest: typing_extensions.TypeAlias = TakeSlicesRequest
+
+@typing.final
+class SliceAnswer(google.protobuf.message.Message):
+    """What became of one ask."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    TAKEN_FIELD_NUMBER: builtins.int
+    REASON_FIELD_NUMBER: builtins.int
+    FREE_MICROS_FIELD_NUMBER: builtins.int
+    taken: builtins.bool
+    """Whether all of it is taken (also when it had been)."""
+    reason: builtins.str
+    """Why not: budget, closed or returned."""
+    free_micros: builtins.int
+    """What is free in the parent's envelope afterwards, in micros."""
+    def __init__(
+        self,
+        *,
+        taken: builtins.bool = ...,
+        reason: builtins.str = ...,
+        free_micros: builtins.int = ...,
+    ) -> None: ...
+    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["free_micros", b"free_micros", "reason", b"reason", "taken", b"taken"]
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+
+Global___SliceAnswer: typing_extensions.TypeAlias = SliceAnswer
+
+@typing.final
+class TakeSlicesResponse(google.protobuf.message.Message):
+    """Answers in the order asked."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    ANSWERS_FIELD_NUMBER: builtins.int
+    @property
+    def answers(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___SliceAnswer]:
+        """One per ask."""
+
+    def __init__(
+        self,
+        *,
+        answers: collections.abc.Iterable[Global___SliceAnswer] | None = ...,
+    ) -> None: ...
+    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["answers", b"answers"]
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+
+Global___TakeSlicesResponse: typing_extensions.TypeAlias = TakeSlicesResponse
+
+@typing.final
+class ReadEnvelopesRequest(google.protobuf.message.Message):
+    """Runs asked about."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    RUN_IDS_FIELD_NUMBER: builtins.int
+    @property
+    def run_ids(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.bytes]:
+        """16 bytes each."""
+
+    def __init__(
+        self,
+        *,
+        run_ids: collections.abc.Iterable[builtins.bytes] | None = ...,
+    ) -> None: ...
+    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["run_ids", b"run_ids"]
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+
+Global___ReadEnvelopesRequest: typing_extensions.TypeAlias = ReadEnvelopesRequest
+
+@typing.final
+class Envelope(google.protobuf.message.Message):
+    """A run's envelope, in micros."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    KNOWN_FIELD_NUMBER: builtins.int
+    GRANTED_MICROS_FIELD_NUMBER: builtins.int
+    HELD_MICROS_FIELD_NUMBER: builtins.int
+    USED_MICROS_FIELD_NUMBER: builtins.int
+    DELEGATED_MICROS_FIELD_NUMBER: builtins.int
+    ENVELOPE_SEQUENCE_FIELD_NUMBER: builtins.int
+    known: builtins.bool
+    """Whether the gateway knows the run: one that has not called anything may be unknown."""
+    granted_micros: builtins.int
+    """What it may use."""
+    held_micros: builtins.int
+    """What calls under way hold."""
+    used_micros: builtins.int
+    """What its own calls have cost."""
+    delegated_micros: builtins.int
+    """What its children have, or have used."""
+    envelope_sequence: builtins.int
+    """Number of the envelope's newest change."""
+    def __init__(
+        self,
+        *,
+        known: builtins.bool = ...,
+        granted_micros: builtins.int = ...,
+        held_micros: builtins.int = ...,
+        used_micros: builtins.int = ...,
+        delegated_micros: builtins.int = ...,
+        envelope_sequence: builtins.int = ...,
+    ) -> None: ...
+    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["delegated_micros", b"delegated_micros", "envelope_sequence", b"envelope_sequence", "granted_micros", b"granted_micros", "held_micros", b"held_micros", "known", b"known", "used_micros", b"used_micros"]
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+
+Global___Envelope: typing_extensions.TypeAlias = Envelope
+
+@typing.final
+class ReadEnvelopesResponse(google.protobuf.message.Message):
+    """Answers in the order asked."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    ENVELOPES_FIELD_NUMBER: builtins.int
+    @property
+    def envelopes(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___Envelope]:
+        """One per run."""
+
+    def __init__(
+        self,
+        *,
+        envelopes: collections.abc.Iterable[Global___Envelope] | None = ...,
+    ) -> None: ...
+    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["envelopes", b"envelopes"]
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+
+Global___ReadEnvelopesResponse: typing_extensions.TypeAlias = ReadEnvelopesResponse

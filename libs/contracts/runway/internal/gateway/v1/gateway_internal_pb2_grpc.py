@@ -222,3 +222,126 @@ class BucketViewService(object):
             timeout,
             metadata,
             _registered_method=True)
+
+
+class EnvelopeServiceStub(object):
+    """With the installation's shared secret: what is free in runs' envelopes, and what of it is given to children.
+    """
+
+    def __init__(self, channel):
+        """Constructor.
+
+        Args:
+            channel: A grpc.Channel.
+        """
+        self.TakeSlices = channel.unary_unary(
+                '/runway.internal.gateway.v1.EnvelopeService/TakeSlices',
+                request_serializer=runway_dot_internal_dot_gateway_dot_v1_dot_gateway__internal__pb2.TakeSlicesRequest.SerializeToString,
+                response_deserializer=runway_dot_internal_dot_gateway_dot_v1_dot_gateway__internal__pb2.TakeSlicesResponse.FromString,
+                _registered_method=True)
+        self.ReadEnvelopes = channel.unary_unary(
+                '/runway.internal.gateway.v1.EnvelopeService/ReadEnvelopes',
+                request_serializer=runway_dot_internal_dot_gateway_dot_v1_dot_gateway__internal__pb2.ReadEnvelopesRequest.SerializeToString,
+                response_deserializer=runway_dot_internal_dot_gateway_dot_v1_dot_gateway__internal__pb2.ReadEnvelopesResponse.FromString,
+                _registered_method=True)
+
+
+class EnvelopeServiceServicer(object):
+    """With the installation's shared secret: what is free in runs' envelopes, and what of it is given to children.
+    """
+
+    def TakeSlices(self, request, context):
+        """Takes the slices of child runs out of their parents' envelopes, behind the gates' locks: each ask whole or not at all, each slice once
+        by its delegation. The gates that come with it are merged by maximum.
+        Errors: none of its own; per ask: budget, closed, returned.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ReadEnvelopes(self, request, context):
+        """What each run's envelope holds now.
+        Errors: none of its own.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+
+def add_EnvelopeServiceServicer_to_server(servicer, server):
+    rpc_method_handlers = {
+            'TakeSlices': grpc.unary_unary_rpc_method_handler(
+                    servicer.TakeSlices,
+                    request_deserializer=runway_dot_internal_dot_gateway_dot_v1_dot_gateway__internal__pb2.TakeSlicesRequest.FromString,
+                    response_serializer=runway_dot_internal_dot_gateway_dot_v1_dot_gateway__internal__pb2.TakeSlicesResponse.SerializeToString,
+            ),
+            'ReadEnvelopes': grpc.unary_unary_rpc_method_handler(
+                    servicer.ReadEnvelopes,
+                    request_deserializer=runway_dot_internal_dot_gateway_dot_v1_dot_gateway__internal__pb2.ReadEnvelopesRequest.FromString,
+                    response_serializer=runway_dot_internal_dot_gateway_dot_v1_dot_gateway__internal__pb2.ReadEnvelopesResponse.SerializeToString,
+            ),
+    }
+    generic_handler = grpc.method_handlers_generic_handler(
+            'runway.internal.gateway.v1.EnvelopeService', rpc_method_handlers)
+    server.add_generic_rpc_handlers((generic_handler,))
+    server.add_registered_method_handlers('runway.internal.gateway.v1.EnvelopeService', rpc_method_handlers)
+
+
+ # This class is part of an EXPERIMENTAL API.
+class EnvelopeService(object):
+    """With the installation's shared secret: what is free in runs' envelopes, and what of it is given to children.
+    """
+
+    @staticmethod
+    def TakeSlices(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/runway.internal.gateway.v1.EnvelopeService/TakeSlices',
+            runway_dot_internal_dot_gateway_dot_v1_dot_gateway__internal__pb2.TakeSlicesRequest.SerializeToString,
+            runway_dot_internal_dot_gateway_dot_v1_dot_gateway__internal__pb2.TakeSlicesResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ReadEnvelopes(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/runway.internal.gateway.v1.EnvelopeService/ReadEnvelopes',
+            runway_dot_internal_dot_gateway_dot_v1_dot_gateway__internal__pb2.ReadEnvelopesRequest.SerializeToString,
+            runway_dot_internal_dot_gateway_dot_v1_dot_gateway__internal__pb2.ReadEnvelopesResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)

@@ -111,3 +111,61 @@ class BucketViewServiceServicer(metaclass=abc.ABCMeta):
         """
 
 def add_BucketViewServiceServicer_to_server(servicer: BucketViewServiceServicer, server: typing.Union[grpc.Server, grpc.aio.Server]) -> None: ...
+
+class EnvelopeServiceStub:
+    """With the installation's shared secret: what is free in runs' envelopes, and what of it is given to children."""
+
+    @typing.overload
+    def __new__(cls, channel: grpc.Channel) -> EnvelopeServiceStub: ...
+    @typing.overload
+    def __new__(cls, channel: grpc.aio.Channel) -> EnvelopeServiceAsyncStub: ...
+    TakeSlices: grpc.UnaryUnaryMultiCallable[runway.internal.gateway.v1.gateway_internal_pb2.TakeSlicesRequest, runway.internal.gateway.v1.gateway_internal_pb2.TakeSlicesResponse]
+    """Takes the slices of child runs out of their parents' envelopes, behind the gates' locks: each ask whole or not at all, each slice once
+    by its delegation. The gates that come with it are merged by maximum.
+    Errors: none of its own; per ask: budget, closed, returned.
+    """
+    ReadEnvelopes: grpc.UnaryUnaryMultiCallable[runway.internal.gateway.v1.gateway_internal_pb2.ReadEnvelopesRequest, runway.internal.gateway.v1.gateway_internal_pb2.ReadEnvelopesResponse]
+    """What each run's envelope holds now.
+    Errors: none of its own.
+    """
+
+@typing.type_check_only
+class EnvelopeServiceAsyncStub(EnvelopeServiceStub):
+    """With the installation's shared secret: what is free in runs' envelopes, and what of it is given to children."""
+
+    def __init__(self, channel: grpc.aio.Channel) -> None: ...
+    TakeSlices: grpc.aio.UnaryUnaryMultiCallable[runway.internal.gateway.v1.gateway_internal_pb2.TakeSlicesRequest, runway.internal.gateway.v1.gateway_internal_pb2.TakeSlicesResponse]  # type: ignore[assignment]
+    """Takes the slices of child runs out of their parents' envelopes, behind the gates' locks: each ask whole or not at all, each slice once
+    by its delegation. The gates that come with it are merged by maximum.
+    Errors: none of its own; per ask: budget, closed, returned.
+    """
+    ReadEnvelopes: grpc.aio.UnaryUnaryMultiCallable[runway.internal.gateway.v1.gateway_internal_pb2.ReadEnvelopesRequest, runway.internal.gateway.v1.gateway_internal_pb2.ReadEnvelopesResponse]  # type: ignore[assignment]
+    """What each run's envelope holds now.
+    Errors: none of its own.
+    """
+
+class EnvelopeServiceServicer(metaclass=abc.ABCMeta):
+    """With the installation's shared secret: what is free in runs' envelopes, and what of it is given to children."""
+
+    @abc.abstractmethod
+    def TakeSlices(
+        self,
+        request: runway.internal.gateway.v1.gateway_internal_pb2.TakeSlicesRequest,
+        context: _ServicerContext,
+    ) -> typing.Union[runway.internal.gateway.v1.gateway_internal_pb2.TakeSlicesResponse, collections.abc.Awaitable[runway.internal.gateway.v1.gateway_internal_pb2.TakeSlicesResponse]]:
+        """Takes the slices of child runs out of their parents' envelopes, behind the gates' locks: each ask whole or not at all, each slice once
+        by its delegation. The gates that come with it are merged by maximum.
+        Errors: none of its own; per ask: budget, closed, returned.
+        """
+
+    @abc.abstractmethod
+    def ReadEnvelopes(
+        self,
+        request: runway.internal.gateway.v1.gateway_internal_pb2.ReadEnvelopesRequest,
+        context: _ServicerContext,
+    ) -> typing.Union[runway.internal.gateway.v1.gateway_internal_pb2.ReadEnvelopesResponse, collections.abc.Awaitable[runway.internal.gateway.v1.gateway_internal_pb2.ReadEnvelopesResponse]]:
+        """What each run's envelope holds now.
+        Errors: none of its own.
+        """
+
+def add_EnvelopeServiceServicer_to_server(servicer: EnvelopeServiceServicer, server: typing.Union[grpc.Server, grpc.aio.Server]) -> None: ...

@@ -1,0 +1,84 @@
+"""Joins of child runs: asked for by steps, judged whenever a child has ended, answered once.
+
+Always behind the parent's lock, in the transaction that counts what ended. Can go wrong: a join that comes before its spawns,
+as events may: it names them, and is not judged before they are known.
+"""
+
+from collections.abc import Sequence
+from uuid import UUID
+
+from services.launch.app.decide_outcomes import decide_and_store
+from services.launch.domain.children import TOLD_CHILDREN, BudgetWait, JoinedFacts, told
+from services.launch.domain.closing import Closing
+from services.launch.domain.joining import Counts, Join, JoinAsk, Move, move, of_groups
+from services.launch.domain.run import DECIDED
+from services.launch.ports import Ports, Tx
+
+
+async def ask_joins(ports: Ports, asks: Sequence[JoinAsk]) -> None:
+    """Stores what steps wait for and answers what is decided already. A repeat changes nothing."""
+    now = ports.clock.now_ms()
+    async with ports.db.tx() as tx:
+        heads = await tx.lock_heads(sorted({ask.join.run_id for ask in asks}))
+        mine = [ask for ask in asks if ask.join.run_id in heads and heads[ask.join.run_id].state not in DECIDED]
+        unread = [ask for ask in mine if ask.problem]
+        await tx.send([ports.notices.refused_join(ask.join, ask.problem, now) for ask in unread], now)
+        joins = [ask.join for ask in mine if not ask.problem]
+        await tx.put_joins(joins, now)
+        if joins:
+            await judge_joins(ports, tx, sorted({join.run_id for join in joins}), now)
+
+
+async def judge_joins(ports: Ports, tx: Tx, run_ids: Sequence[UUID], now: int) -> None:
+    """Decides joins of these runs, which are locked and open: ends what need not go on, answers what is done."""
+    standing = await tx.open_joins(run_ids)
+    if not standing:
+        return
+    groups = await tx.groups_of(run_ids)
+    became: list[Join] = []
+    ending: list[Join] = []
+    done: dict[tuple[UUID, str, str], tuple[Join, Counts]] = {}
+    for stored, join, unenforced in standing:
+        counts = of_groups(join, groups.get(join.run_id, ()))
+        after, what = move(join, counts, unenforced)
+        if after != stored:
+            became.append(after)
+        if what is Move.CANCEL_REST:
+            ending.append(after)
+        elif what is Move.ANSWER:
+            done[after.key] = (after, counts)
+    if ending:
+        rest = await tx.rest_of([join.key for join in ending])
+        why = "enough of its siblings have ended"
+        await decide_and_store(ports, tx, [Closing(run_id, "cancelled", b"", None, "join", why) for run_id in rest], now)
+    await tx.save_joins(became, now)
+    if done:
+        await _answer(ports, tx, done, now)
+
+
+async def _answer(ports: Ports, tx: Tx, done: dict[tuple[UUID, str, str], tuple[Join, Counts]], now: int) -> None:
+    children = await tx.joined(list(done), TOLD_CHILDREN + 1)
+    denied = await tx.denied_of(list(done))
+    answers = []
+    for key, (join, counts) in done.items():
+        first = told(children[key])
+        whole = len(first) == len(children[key])
+        answers.append(ports.notices.joined(JoinedFacts(join, counts, first, denied[key], whole), now))
+    await tx.send(answers, now)
+
+
+async def wait_for_budgets(ports: Ports, waits: Sequence[BudgetWait]) -> None:
+    """Stores steps that wait for a greater budget; one that was raised meanwhile is told at once."""
+    now = ports.clock.now_ms()
+    async with ports.db.tx() as tx:
+        heads = await tx.lock_heads(sorted({wait.run_id for wait in waits}))
+        mine = [wait for wait in waits if wait.run_id in heads and heads[wait.run_id].state not in DECIDED]
+        await tx.put_budget_waits(mine)
+        await tell_budgets(ports, tx, sorted({wait.run_id for wait in mine}), now)
+
+
+async def tell_budgets(ports: Ports, tx: Tx, run_ids: Sequence[UUID], now: int) -> None:
+    """Ends waits of these runs, which are locked, whose budget is another than their step knew."""
+    if run_ids:
+        ended = await tx.end_budget_waits(run_ids, now)
+        await tx.send([ports.notices.budget_told(wait, micros, now) for wait, micros in ended], now)

@@ -1,0 +1,203 @@
+"""Spawn child runs: judged whole behind the parent's lock, their money first taken from the parent's envelope at the gateway.
+
+Once a command: what was judged is a row, and a repeat finds it. Can go wrong: a gateway that does not answer. Nothing is
+decided then and the command is told again, where its slices are known by their names; a slice that was taken for a spawn
+which may not be comes back by the outbox. And a cancel of the parent meanwhile: it locks the same row, so that either it
+finds the children or they find it.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from uuid import UUID
+
+from libs.kernel.epochs import make_epoch
+from libs.kernel.ids import digest
+from libs.kernel.refusal import Reason, Refusal
+from libs.kernel.values import value
+from services.launch.app.check_schemas import refuse_misfit
+from services.launch.app.join_children import judge_joins
+from services.launch.domain.admission import Account
+from services.launch.domain.children import SliceBack
+from services.launch.domain.facts import Version
+from services.launch.domain.run import DECIDED, FailureFacts, RunEventFacts, RunHead
+from services.launch.domain.spawning import (
+    Policy,
+    SpawnAsk,
+    Spawned,
+    child_of,
+    counted,
+    first_of_each,
+    judge,
+    out_of_budget,
+    policy_of,
+)
+from services.launch.ports import Ports, Tx
+
+MOST_AT_ONCE = 2_000
+"""Children of one transaction: more would keep their parents locked for long."""
+Key = tuple[UUID, str, str]
+
+
+@value(frozen=True, slots=True)
+class _Prepared:
+    """A spawn with what it needs from outside its transaction."""
+
+    ask: SpawnAsk
+    policy: Policy
+    versions: tuple[Version, ...] = ()
+    refused: FailureFacts | None = None
+    taken: bool = False
+
+
+async def spawn_children(ports: Ports, asks: Sequence[SpawnAsk]) -> set[Key]:
+    """Makes children, once a command; commands that could not be judged now and are to be told again."""
+    asks = first_of_each(asks)
+    known = await ports.children.spawns_known([ask.key for ask in asks])
+    now_asked: list[SpawnAsk] = []
+    again: set[Key] = set()
+    room = MOST_AT_ONCE
+    for ask in (ask for ask in asks if ask.key not in known):
+        room -= len(ask.children)
+        if room < 0 and now_asked:
+            again.add(ask.key)
+        else:
+            now_asked.append(ask)
+    if not now_asked:
+        return again
+    runs = await ports.reads.runs(sorted({ask.run_id for ask in now_asked}))
+    heads = {run_id: run.head for run_id, run in runs.items()}
+    prepared = [await _prepare(ports, heads[ask.run_id], ask) for ask in now_asked if ask.run_id in heads]
+    try:
+        prepared = await _take(ports, heads, prepared)
+    except Refusal as away:
+        if away.reason not in (Reason.AUTHORITY_UNREACHABLE, Reason.DEADLINE_EXCEEDED, Reason.DRAINING, Reason.OVERLOADED):
+            raise
+        again |= {item.ask.key for item in prepared if item.ask.micros and item.refused is None}
+        prepared = [item for item in prepared if item.ask.key not in again]
+    if prepared:
+        await _store(ports, prepared)
+    return again
+
+
+async def _prepare(ports: Ports, parent: RunHead, ask: SpawnAsk) -> _Prepared:
+    """Versions and whether the inputs fit them; what may certainly not be takes no slice."""
+    limits = ports.limits
+    try:
+        pin = await ports.catalogue.resolve(parent.tenant, parent.project, parent.digest.hex())
+    except Refusal as unknown:
+        if unknown.reason is not Reason.NOT_FOUND:
+            raise
+        return _Prepared(ask, policy_of(None, 0, 0), refused=FailureFacts("policy", unknown.message, "WORKFLOW_UNKNOWN"))
+    policy = policy_of(pin, limits.max_children, limits.max_child_depth)
+    versions: list[Version] = []
+    try:
+        for place, child in enumerate(ask.children):
+            version = await ports.catalogue.resolve(parent.tenant, parent.project, child.workflow)
+            if version.spec.input_schema:
+                refuse_misfit(version.spec.input_schema, ports.notices.plain(child.input), f"children[{place}].input")
+            versions.append(version)
+    except Refusal as no:
+        if no.reason not in (Reason.NOT_FOUND, Reason.INVALID_FIELD):
+            raise
+        found = no.reason is Reason.INVALID_FIELD
+        failure = FailureFacts("validation" if found else "policy", no.message, "INPUT_MISFIT" if found else "WORKFLOW_UNKNOWN")
+        return _Prepared(ask, policy, refused=failure)
+    roomy = Account(parent.tenant, 0, 0, 0, 0, 0, 0, len(ask.children), 0)  # the tenant's own cap is judged behind its lock
+    return _Prepared(ask, policy, tuple(versions), judge(parent, ask, policy, roomy))
+
+
+def _slices(ask: SpawnAsk) -> list[tuple[bytes, int, int]]:
+    return [
+        (delegation_of(ask, place), child.budget_micros, 1) for place, child in enumerate(ask.children) if child.budget_micros
+    ]
+
+
+def delegation_of(ask: SpawnAsk, place: int) -> bytes:
+    """Names a child's slice: by what the child is known by."""
+    return digest(f"{ask.run_id}\0{ask.step_key}\0{ask.slot}\0{place}".encode())
+
+
+async def _take(ports: Ports, heads: Mapping[UUID, RunHead], prepared: Sequence[_Prepared]) -> list[_Prepared]:
+    """The slices, first: what an envelope does not have is refused."""
+    wanting = [item for item in prepared if item.refused is None and item.ask.micros]
+    if not wanting:
+        return list(prepared)
+    answers = await ports.envelopes.take([(heads[item.ask.run_id], _slices(item.ask)) for item in wanting])
+    told = {item.ask.key: answer for item, answer in zip(wanting, answers, strict=True)}
+    found = []
+    for item in prepared:
+        answer = told.get(item.ask.key)
+        if answer is None:
+            found.append(item)
+        elif answer.taken:
+            found.append(replace(item, taken=True))
+        elif answer.reason == "budget":
+            found.append(replace(item, refused=out_of_budget(item.ask.micros, answer.free)))
+        else:
+            text = f"the parent's envelope gives nothing more ({answer.reason})"
+            found.append(replace(item, refused=FailureFacts("policy", text, "PARENT_CLOSED")))
+    return found
+
+
+async def _store(ports: Ports, prepared: Sequence[_Prepared]) -> None:
+    now = ports.clock.now_ms()
+    async with ports.db.tx() as tx:
+        heads = await tx.lock_heads(sorted({item.ask.run_id for item in prepared}))
+        known = await tx.spawns_known([item.ask.key for item in prepared])
+        accounts = await tx.lock_accounts(sorted({head.tenant for head in heads.values()}))
+        spawned: list[Spawned] = []
+        back: list[SliceBack] = []
+        parents = dict(heads)
+        for item in (item for item in prepared if item.ask.key not in known and item.ask.run_id in heads):
+            parent = parents[item.ask.run_id]
+            refused = item.refused or judge(parent, item.ask, item.policy, accounts.get(parent.tenant))
+            if refused is not None:
+                spawned.append(Spawned(item.ask, refused=refused))
+                back += [SliceBack(parent.run_id, name, 0) for name, _, _ in _slices(item.ask)] if item.taken else []
+                continue
+            spawned.append(_children(ports, parent, item, now))
+            parents[parent.run_id] = replace(
+                parent,
+                children=parent.children + len(item.ask.children),
+                delegated_micros=parent.delegated_micros + item.ask.micros,
+            )
+            accounts[parent.tenant] = counted(accounts[parent.tenant], len(item.ask.children))
+        if not spawned:
+            return
+        await _write(ports, tx, heads, spawned, back, now)
+    ports.hub.poke(sorted({item.ask.run_id for item in spawned}), state=False)
+
+
+def _children(ports: Ports, parent: RunHead, item: _Prepared, now: int) -> Spawned:
+    default_ms = ports.limits.default_deadline_ms
+    return Spawned(
+        item.ask,
+        tuple(
+            child_of(parent, item.ask, place, version, ports.ids.uuid7(), delegation_of(item.ask, place), now, default_ms)
+            for place, version in enumerate(item.versions)
+        ),
+    )
+
+
+async def _write(
+    ports: Ports, tx: Tx, heads: Mapping[UUID, RunHead], spawned: Sequence[Spawned], back: Sequence[SliceBack], now: int
+) -> None:
+    children = [child for item in spawned for child in item.children]
+    await tx.admit_children(children, now)
+    await tx.put_spawns(spawned, now)
+    epoch = make_epoch(tx.incarnation, 1)
+    notices = [ports.notices.spawned(heads[child.ask.run_id], child, epoch, now) for child in children]
+    await tx.send([*notices, *(ports.notices.slice_back(item, now) for item in back)], now)
+    await tx.append_events([_entry(item, now) for item in spawned])
+    waiting = sorted({item.ask.run_id for item in spawned if heads[item.ask.run_id].state not in DECIDED})
+    if waiting:
+        await judge_joins(ports, tx, waiting, now)
+
+
+def _entry(item: Spawned, now: int) -> RunEventFacts:
+    detail: dict[str, object] = {"slot": item.ask.slot, "group": item.ask.group, "children": len(item.ask.children)}
+    if item.refused is not None:
+        detail |= {"type": item.refused.type, "reason": item.refused.message}
+    kind = "run.spawned" if item.refused is None else "run.spawn_refused"
+    return RunEventFacts(item.ask.run_id, 0, now, kind, 0, item.ask.step_key, "launch", json.dumps(detail, ensure_ascii=False))

@@ -1,0 +1,117 @@
+"""Values about children: what a join tells, what comes back, how far a tree has come, what waits for a budget. Pure.
+
+Authoritative for how much of a join's children is told at once: the first of them, within so many bytes; the rest is read by
+pages.
+"""
+
+from collections.abc import Sequence
+from uuid import UUID
+
+from libs.kernel.values import value
+from services.launch.domain.joining import Counts, Join
+from services.launch.domain.run import FailureFacts, Run
+
+TOLD_CHILDREN = 100
+TOLD_BYTES = 65_536
+"""Of an answer: it is in the input of each further attempt of the step."""
+
+
+@value(frozen=True, slots=True)
+class SliceBack:
+    """A slice that comes back to its parent's envelope: `spent` by the child and all below it."""
+
+    parent_id: UUID
+    delegation: bytes
+    spent: int
+
+
+@value(frozen=True, slots=True)
+class SliceTaken:
+    """The gateway's answer for the slices of one parent."""
+
+    taken: bool
+    reason: str
+    free: int
+
+
+@value(frozen=True, slots=True)
+class Envelope:
+    """What a run's gate holds at the gateway."""
+
+    held: int
+    used: int
+    free: int
+
+
+@value(frozen=True, slots=True)
+class JoinedChild:
+    """A child that was waited for."""
+
+    run_id: UUID
+    name: str
+    state: int
+    output: bytes
+    failure: FailureFacts | None
+
+
+@value(frozen=True, slots=True)
+class DeniedSpawn:
+    """Children that were never made."""
+
+    slot: str
+    children: int
+    failure: FailureFacts
+
+
+@value(frozen=True, slots=True)
+class JoinedFacts:
+    """A join that is answered, with the first of its children; `whole`: these are all that were made."""
+
+    join: Join
+    counts: Counts
+    children: Sequence[JoinedChild]
+    denied: Sequence[DeniedSpawn]
+    whole: bool
+
+
+@value(frozen=True, slots=True)
+class ChildRow:
+    """A child and what its parent calls it."""
+
+    name: str
+    step_key: str
+    slot: str
+    group: str
+    run: Run
+
+
+@value(frozen=True, slots=True)
+class TreeCounts:
+    """How far all below a run has come."""
+
+    total: int = 0
+    accepted: int = 0
+    enforced: int = 0
+    quiesced: int = 0
+
+
+@value(frozen=True, slots=True)
+class BudgetWait:
+    """A step that waits for a greater budget than that of `sequence`."""
+
+    run_id: UUID
+    step_key: str
+    slot: str
+    sequence: int
+
+
+def told(children: Sequence[JoinedChild]) -> list[JoinedChild]:
+    """As many as may be told at once, in order."""
+    found: list[JoinedChild] = []
+    left = TOLD_BYTES
+    for child in children[:TOLD_CHILDREN]:
+        left -= len(child.output) + len(child.name) + 150
+        if left < 0:
+            break
+        found.append(child)
+    return found
