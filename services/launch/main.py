@@ -94,17 +94,7 @@ async def compose(host: Host) -> Service:
         hub=hub,
         clock=host.clock,
         ids=host.ids,
-        limits=Limits(
-            default_deadline_ms=settings.default_deadline_ms,
-            max_deadline_ms=settings.max_deadline_ms,
-            default_budget_micros=settings.default_budget_micros,
-            default_budget_tokens=settings.default_budget_tokens,
-            enforce_deadline_ms=settings.enforce_deadline_ms,
-            input_limit_bytes=settings.input_limit_bytes,
-            longest_pause_ms=settings.longest_pause_ms,
-            max_children=settings.max_children,
-            max_child_depth=settings.max_child_depth,
-        ),
+        limits=_limits(settings),
         approvals=_approvals(host, settings, ApprovalReads(db, promotion.check)),
     )
     control = replace(
@@ -170,6 +160,20 @@ def _approvals(host: Host, settings: LaunchSettings, reads: ApprovalReads) -> Ap
         point=GatewayApprovals(host.peers),
         default_length_ms=settings.approval_length_ms,
         hold_deadline_ms=settings.enforce_deadline_ms,
+    )
+
+
+def _limits(settings: LaunchSettings) -> Limits:
+    return Limits(
+        default_deadline_ms=settings.default_deadline_ms,
+        max_deadline_ms=settings.max_deadline_ms,
+        default_budget_micros=settings.default_budget_micros,
+        default_budget_tokens=settings.default_budget_tokens,
+        enforce_deadline_ms=settings.enforce_deadline_ms,
+        input_limit_bytes=settings.input_limit_bytes,
+        longest_pause_ms=settings.longest_pause_ms,
+        max_children=settings.max_children,
+        max_child_depth=settings.max_child_depth,
     )
 
 
