@@ -39,7 +39,7 @@ $(GEN): libs/contracts/generator.lock
 	@touch $@
 
 demo: $(READY)  ## a crash survived, on a sample repository; REPO=path for your own (only a clone is touched)
-	@$(BIN)/runway demo --data build/demo $(if $(value REPO),--repo '$(subst ','\'',$(value REPO))')
+	@$(BIN)/runway demo --data build/demo $$(test -t 0 || echo --yes) $(if $(value REPO),--repo '$(subst ','\'',$(value REPO))')
 
 test: $(READY) $(GEN)  ## every test, on real PostgreSQL and etcd; TESTS=path for some of them
 	$(BIN)/python -m pytest -n 2 --dist loadgroup $(TESTS)

@@ -2,7 +2,7 @@
 
 import typer
 
-from libs.cli.commands import buckets, control, install, replay, runs, scopes, shares, things, waits
+from libs.cli.commands import approvals, buckets, control, install, replay, runs, scopes, shares, things, waits
 from libs.cli.commands.crash import crash
 from libs.cli.commands.demo import demo
 from libs.cli.commands.explain import explain
@@ -37,6 +37,7 @@ app.add_typer(control.hold_app, name="hold")
 app.add_typer(shares.share_app, name="share")
 app.add_typer(buckets.bucket_app, name="bucket")
 app.add_typer(scopes.scope_app, name="scope")
+app.add_typer(approvals.approval_app, name="approval")
 
 
 def run() -> None:

@@ -24,6 +24,7 @@ class Block(StrEnum):
     RETRY_BACKOFF = "RETRY_BACKOFF"
     RECONCILIATION = "RECONCILIATION"
     WAITS_FOR = "WAITS_FOR"
+    APPROVAL = "APPROVAL"
     UNDER_WAY = "UNDER_WAY"
     NO_LEADER = "NO_LEADER"
     RAISE_PENDING = "RAISE_PENDING"
@@ -58,6 +59,7 @@ REMEDY: Mapping[Block, str] = {
     Block.RETRY_BACKOFF: "wait; to try again less often or sooner, change the step's retry policy in a new version",
     Block.RECONCILIATION: "look at `runway case list`, and decide the case where no look-up does",
     Block.WAITS_FOR: "bring what it waits for",
+    Block.APPROVAL: "look at it and decide: `runway approval show ID`, `runway approval approve ID` or `deny ID`",
     Block.UNDER_WAY: "wait a moment; if it stays, look at `runway case stuck` for events that are not delivered",
     Block.NO_LEADER: "wait some seconds; if it stays, look at `runway shard list` and whether etcd answers",
     Block.RAISE_PENDING: "wait a moment; if it stays, look whether the service named runs",

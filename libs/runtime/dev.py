@@ -143,7 +143,7 @@ class DevStack:
         if any(isinstance(result, BaseException) for result in begun):
             await self._elsewhere(urls, endpoints, secret)
         key = await self._key(secret)
-        profile = self.profile(key)
+        profile = self.profile(key) | {"reviewer_api_key": await self._reviewer_key(secret)}
         path = self.folder / "profile.json"
         path.touch(mode=0o600)
         path.write_text(json.dumps(profile, indent=2) + "\n")
@@ -151,7 +151,7 @@ class DevStack:
             "ready",
             f"ready after {time.monotonic() - began:.1f} s: {profile['address']} (profile {path}, data {self.folder})",
             profile=str(path),
-            **{name: value for name, value in profile.items() if name != "api_key"},
+            **{name: value for name, value in profile.items() if not name.endswith("api_key")},
         )
 
     async def _elsewhere(self, urls: Mapping[str, str], endpoints: Sequence[str], secret: str) -> None:
@@ -293,6 +293,18 @@ class DevStack:
             asked = admin_service_pb2.CreateApiKeyRequest(tenant=TENANT, scopes=["worker", "operator"], name="dev")
             key = str((await admin.CreateApiKey(asked, timeout=10)).api_key)
         return self._kept("api-key", lambda: key)
+
+    async def _reviewer_key(self, secret: str) -> str:
+        """A second person's key: whoever launches may not approve. Kept in the folder, made once."""
+        kept = self.folder / "reviewer-key"
+        if kept.exists():
+            return kept.read_text().strip()
+        launch = next(host for host in self.hosts if "launch" in host.services)
+        async with open_channel(launch.control, secret=secret) as channel:
+            admin = admin_service_pb2_grpc.AdminServiceStub(channel)
+            asked = admin_service_pb2.CreateApiKeyRequest(tenant=TENANT, scopes=["reviewer"], name="reviewer")
+            key = str((await admin.CreateApiKey(asked, timeout=10)).api_key)
+        return self._kept("reviewer-key", lambda: key)
 
     def profile(self, key: str) -> dict[str, object]:
         """What clients need to find this installation."""

@@ -107,7 +107,8 @@ async def compose(host: Host) -> Service:
     switches = Switches(scopes, PointClients(host.peers), host.clock, settings.enforce_deadline_ms)
     leaf = LaunchReads(leaf_db, promotion.check)
     rate = LaunchRate(host.clock, settings.launches_per_s, settings.launch_burst)
-    servicer = LaunchServicer(ports, control, hub, rate, WaitClient(host.peers), Explanations(AccountClients(host.peers)))
+    explanations = Explanations(AccountClients(host.peers), ports.approvals.reads)
+    servicer = LaunchServicer(ports, control, hub, rate, WaitClient(host.peers), explanations)
 
     approvals = ApprovalServicer(control)
 

@@ -7,7 +7,7 @@ from datetime import timedelta
 from pathlib import Path
 
 from pydantic import BaseModel
-from runway_sdk import Context, Retry, SyncContext, step, workflow
+from runway_sdk import ApprovalRule, Context, Retry, SyncContext, step, workflow
 from runway_sdk.examples.upkeep import git
 
 
@@ -170,3 +170,14 @@ async def train(tune: list[float]) -> list[float]:
 
 
 tuning = workflow("tuning", steps=[tune, train], input=Pages)
+
+
+@step(tools=["http.request"], lease_ttl=QUICK, approvals=[ApprovalRule(["http.request"], expires_in=timedelta(hours=1))])
+async def pay(ctx: Context, run: int) -> int:
+    """Pays once somebody else has approved exactly this sum."""
+    arguments = {"target": "counter", "method": "POST", "path": f"/pay/{ctx.run_id}", "json": {"sum": run}}
+    paid = await ctx.tool("http.request", arguments, replay="idempotent", slot="pay")
+    return int(paid.value["json"]["count"])
+
+
+paying = workflow("paying", steps=[pay])

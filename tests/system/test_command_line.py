@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -18,6 +19,7 @@ BIN = Path(sys.executable).parent
 
 async def runway(stack: Stack, *arguments: str, code: int = 0) -> str:
     environ = {"PATH": "/usr/bin:/bin", "RUNWAY_PROFILE": str(stack.folder / "data" / "profile.json"), "HOME": "/tmp"}
+    environ |= {name: os.environ[name] for name in ("PYTHONPATH", "RUNWAY_APPROVER_KEY") if name in os.environ}
     done = await asyncio.to_thread(
         subprocess.run,
         [str(BIN / "python"), "-m", "libs.cli.main", *arguments],

@@ -11,7 +11,7 @@ from runway_sdk import Client, Target, Unauthenticated
 from runway_sdk.examples.hello import flow
 from runway_sdk.testing import Stack
 
-PRIVATE = ("profile.json", "api-key", "service-secret", "superuser", "leases-")
+PRIVATE = ("profile.json", "api-key", "reviewer-key", "service-secret", "superuser", "leases-")
 """Files that are there to hold a secret; they are readable by their owner only."""
 
 

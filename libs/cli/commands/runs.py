@@ -6,6 +6,7 @@ from typing import Any
 
 import typer
 
+from libs.cli.commands.approvals import row_of
 from libs.cli.output import (
     EXIT_REFUSED,
     FORM,
@@ -121,6 +122,7 @@ def describe(run_id: str = RUN, form: Form = FORM) -> None:
             run = await client.get(run_id)
             steps, attempts = await client.steps(run_id), await client.attempts(run_id)
             effects, artifacts = await client.effects(run_id), await client.artifacts(run_id)
+            approvals = [row_of(approval) for approval in await client.approvals.find(run_id)]
         step_rows, attempt_rows, effect_rows = rows_of(steps), rows_of(attempts), rows_of(effects)
         for row, step in zip(step_rows, steps, strict=True):
             row["state"] = short(rd.StepState.Name(step.state), "STEP_STATE_")
@@ -134,14 +136,18 @@ def describe(run_id: str = RUN, form: Form = FORM) -> None:
             summary["wait_reasons"] = waits
         if form is not Form.text:
             whole = {**summary, "steps": step_rows, "attempts": attempt_rows, "effects": effect_rows}
-            show_one({**whole, "artifacts": rows_of(artifacts)}, form)
+            show_one({**whole, "artifacts": rows_of(artifacts), "approvals": approvals}, form)
             return
         _show(summary, form)
+        for asked in approvals:
+            if asked["state"] == "pending":
+                print(f"\nwaits for approval: {asked['title']}; runway approval show|approve|deny {asked['approval_id']}")
         for title, rows, columns in (
             ("steps", step_rows, ["step_key", "state", "attempts", "wait_reason"]),
             ("attempts", attempt_rows, ["step_key", "attempt_number", "state", "lease_epoch", "authority_epoch", "worker_id"]),
             ("effects", effect_rows, ["step_key", "slot", "tool", "state", "dispatches", "evidence"]),
             ("artifacts", rows_of(artifacts), ["name", "size_bytes", "digest"]),
+            ("approvals", approvals, ["approval_id", "step_key", "slot", "tool", "state", "need", "consumed_at"]),
         ):
             if rows:
                 print(f"\n{title}")

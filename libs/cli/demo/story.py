@@ -1,4 +1,5 @@
-"""The story: launch, push, kill gateway and worker between the push and its receipt, look on as the run survives.
+"""The story: launch, have the push approved, push, kill gateway and worker between the push and its receipt, look on as the
+run survives.
 
 Can go wrong: anything; then a check fails, is named, and the exit status says so.
 """
@@ -13,13 +14,14 @@ from pathlib import Path
 from typing import Any
 
 from runway_sdk import Client, RunwayError
-from runway_sdk.examples.upkeep import flow
+from runway_sdk.examples.upkeep import reviewed
 from runway_sdk.testing import Stack, WorkerProcess
 
+from libs.cli.demo.approving import approve_push
 from libs.cli.demo.remote import DemoError, Remote
 from libs.cli.demo.report import Reporter
 
-FLOW = "runway_sdk.examples.upkeep:flow"
+FLOW = "runway_sdk.examples.upkeep:reviewed"
 STEP = "publish"
 LOOK_S = 0.05
 """How often it is looked for the case, which no call waits for; until the demo's own limit."""
@@ -35,6 +37,7 @@ class Facts:
     killed_token: bytes = b""
     refusals: dict[str, str] = field(default_factory=dict)
     case: str = ""
+    approval: str = ""
     doubt_seen: bool = False
 
 
@@ -46,8 +49,8 @@ def has_model() -> bool:
         return False
 
 
-async def tell(data: Path, remote: Remote, reporter: Reporter) -> bool:
-    """Plays the story; True when every check holds."""
+async def tell(data: Path, remote: Remote, reporter: Reporter, *, yes: bool) -> bool:
+    """Plays the story; True when every check holds. `yes`: the push is approved without asking."""
     facts = Facts(branch=f"runway/upkeep-{secrets.token_hex(3)}")
     remotes = json.dumps({"demo": {"url": str(remote.path)}})
     strikes = {"after_call": "pause", "before_completion": "pause"}
@@ -55,14 +58,15 @@ async def tell(data: Path, remote: Remote, reporter: Reporter) -> bool:
     async with Stack.start(data / "stack", environ={"RUNWAY_GATEWAY_GIT_REMOTES": remotes}, strikes=strikes) as stack:
         reporter.good("embedded PostgreSQL and etcd, six services (the gateway in a process of its own) are up")
         workers = [await stack.start_worker(FLOW, worker_id=f"worker-{number}") for number in (1, 2)]
-        await stack.client.publish(flow)
+        await stack.client.publish(reviewed)
         stack.arm("after_call")
         given = {"repository": str(remote.path), "remote": "demo", "branch": facts.branch, "summarize": has_model()}
-        run = await stack.client.launch("upkeep", given)
+        run = await stack.client.launch(reviewed.name, given)
         facts.run_id = run.run_id
         reporter.good(f"run {run.run_id} launched: {run.workflow.name}@{run.workflow.number}, two workers")
         following = asyncio.create_task(_follow(stack.client, run.run_id, reporter))
         try:
+            facts.approval = await approve_push(stack, run.run_id, reporter, yes=yes)
             await _strike(stack, workers, remote, facts, reporter)
             await _survive(stack, workers, facts, reporter)
             final = await stack.client.wait(run.run_id, settled=True, timeout_s=60)
@@ -200,6 +204,7 @@ async def _account(client: Client, final: Any, remote: Remote, facts: Facts, dat
     attempts = await client.attempts(facts.run_id)
     effects = await client.effects(facts.run_id)
     artifacts = await client.artifacts(facts.run_id)
+    approvals = await client.approvals.find(facts.run_id)
     reports = [artifact for artifact in artifacts if artifact.name.endswith("report.md")]
     report = data / "upkeep-report.md"
     if reports:
@@ -210,6 +215,8 @@ async def _account(client: Client, final: Any, remote: Remote, facts: Facts, dat
     checks = {
         "the run succeeded": final.outcome == "succeeded",
         "one push in the ledger, observed": [effect.state for effect in pushed] == [gw.EFFECT_STATE_OBSERVED],
+        "one approval, used by that dispatch": [a.approval_id for a in approvals if a.HasField("consumed_at")]
+        == [facts.approval],
         "one dispatch of it": [effect.dispatches for effect in pushed] == [1],
         "one push at the remote": pushes == 1,
         "the branch is at the published commit": remote.head(facts.branch) == output["commit"].string_value,
@@ -229,6 +236,7 @@ async def _account(client: Client, final: Any, remote: Remote, facts: Facts, dat
             )
             for e in effects
         ),
+        *(("approval", _approval(approval)) for approval in approvals),
         ("pushes", f"{pushes} of {facts.branch}, counted by the remote"),
         ("refusals", ", ".join(f"{service} {reason}" for service, reason in facts.refusals.items())),
         ("artifact", str(report)),
@@ -242,6 +250,12 @@ async def _account(client: Client, final: Any, remote: Remote, facts: Facts, dat
     if all(checks.values()):
         reporter.good("a crash at the worst moment: the effect done once, the zombie refused, the run finished")
     return all(checks.values())
+
+
+def _approval(approval: Any) -> str:
+    by = ", ".join(decision.approver for decision in approval.decisions)
+    used = f"consumed {approval.consumed_at.ToJsonString()}" if approval.HasField("consumed_at") else "not used"
+    return f"{approval.tool} in slot {approval.slot}, digest {approval.digest[:12]}, by {by}: {used}"
 
 
 def _attempt(attempt: Any, sc: Any) -> str:

@@ -8,7 +8,7 @@ import asyncio
 import json
 import os
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -50,6 +50,13 @@ class Target:
     tls: bool = False
     services: Mapping[str, str] = field(default_factory=dict)
     control_services: Mapping[str, str] = field(default_factory=dict)
+    reviewer_key: str = field(default="", repr=False)
+    """Of a `runway dev`: a second person's key, who may approve what the first one launches."""
+
+    @property
+    def as_reviewer(self) -> "Target":
+        """The same installation for whoever approves: with his key where the profile has one."""
+        return replace(self, api_key=self.reviewer_key) if self.reviewer_key else self
 
 
 def find_target(start: Path | None = None) -> Target:
@@ -87,11 +94,12 @@ def read_profile(profile: Path) -> Target:
         found.get("control_address", ""),
         services=found.get("services", {}),
         control_services=found.get("control_services", {}),
+        reviewer_key=found.get("reviewer_api_key", ""),
     )
     maps = (target.services, target.control_services)
     if not target.address or not target.api_key or not all(isinstance(named, dict) for named in maps):
         raise _no_profile(profile, "it names no address and api_key")
-    texts = (target.address, target.api_key, target.control_address, *maps[0].values(), *maps[1].values())
+    texts = (target.address, target.api_key, target.control_address, target.reviewer_key, *maps[0].values(), *maps[1].values())
     if not all(isinstance(text, str) for text in texts):
         raise _no_profile(profile, "it has an address that is no text")
     return target

@@ -11,7 +11,8 @@ from uuid import UUID
 from libs.kernel.blockers import Blocker
 from libs.kernel.refusal import Reason, Refusal
 from libs.kernel.values import value
-from services.launch.domain.explain import StepExplained, StepSaid, TicketSaid, not_begun, of_run, together
+from services.launch.domain.approvals import Approval
+from services.launch.domain.explain import StepExplained, StepSaid, TicketSaid, not_begun, of_run, together, with_approvals
 from services.launch.domain.run import DECIDED, Run, RunState
 
 
@@ -55,7 +56,9 @@ class RunExplained:
     next_after: int
 
 
-async def explain_run(accounts: Accounts, run: Run, question: Question) -> RunExplained:
+async def explain_run(
+    accounts: Accounts, run: Run, question: Question, pending: Sequence[tuple[Approval, int]] = ()
+) -> RunExplained:
     """The run, with the accounts of those who could be asked."""
     blockers = of_run(run)
     decided = run.head.state in DECIDED
@@ -70,7 +73,7 @@ async def explain_run(accounts: Accounts, run: Run, question: Question) -> RunEx
     if not decided and (said is None or keys):
         tickets = await _tickets(accounts, run.head.run_id, keys, unanswered)
     steps = together(said.steps if said is not None else None, tickets, decided=decided)
-    return RunExplained(blockers, steps, unanswered, said.next_after if said is not None else 0)
+    return RunExplained(blockers, with_approvals(steps, pending), unanswered, said.next_after if said is not None else 0)
 
 
 async def _steps(accounts: Accounts, run_id: UUID, asked: Question, unanswered: list[tuple[str, str]]) -> StepsSaid | None:

@@ -8,24 +8,37 @@ from runway.launch.v1 import launch_service_pb2
 from libs.kernel.refusal import invalid_field
 from libs.rpc.explained import at, blocker_to, estimate_to, position_to
 from services.launch.app.explain_run import Accounts, Question, RunExplained, explain_run
+from services.launch.domain.approvals import Approval, ApprovalState
 from services.launch.domain.explain import StepExplained
-from services.launch.domain.run import Run
+from services.launch.domain.run import DECIDED, Run
+from services.launch.ports_approvals import ApprovalReads
 from services.launch.translate import check_text, page_of
 
 DEFAULT_PAGE = 100
+MOST_APPROVALS = 100
 
 
 class Explanations:
     """Answers `ExplainRun` for a run that the caller may see."""
 
-    def __init__(self, accounts: Accounts) -> None:
+    def __init__(self, accounts: Accounts, approvals: ApprovalReads) -> None:
         self._accounts = accounts
+        self._approvals = approvals
 
     async def of(self, run: Run, request: launch_service_pb2.ExplainRunRequest) -> launch_service_pb2.ExplainRunResponse:
         """See the contract."""
         step_key = check_text(request.step_key, "step_key")
         question = Question(step_key, _place(request.page_token), page_of(request.page_size, DEFAULT_PAGE))
-        return _explained(run, await explain_run(self._accounts, run, question))
+        return _explained(run, await explain_run(self._accounts, run, question, await self._pending(run)))
+
+    async def _pending(self, run: Run) -> list[tuple[Approval, int]]:
+        """Approvals that the run waits for, and how many have said yes to each."""
+        if run.head.state in DECIDED:
+            return []
+        head = run.head
+        found = await self._approvals.page(head.tenant, "", head.run_id, [int(ApprovalState.PENDING)], None, MOST_APPROVALS)
+        said = await self._approvals.decisions([approval.approval_id for approval in found])
+        return [(approval, len(said[approval.approval_id])) for approval in found]
 
 
 def _place(token: str) -> int:

@@ -5,9 +5,11 @@ later, and makes successors' tickets known later than the scheduler that made th
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from libs.kernel.blockers import Block, Blocker, Estimate, Position, blocker
 from libs.kernel.values import value
+from services.launch.domain.approvals import Approval
 from services.launch.domain.run import DECIDED, OPEN, Run, RunState
 
 WAITING, LEASED, ENDING, OVER = 1, 2, 3, 4
@@ -91,6 +93,34 @@ def together(
     if steps is None:
         return [_ticketed(ticket) for ticket in (tickets or {}).values() if ticket.standing in _STANDINGS]
     return [_one(step, None if tickets is None else tickets.get(step.step_key), tickets is not None, decided) for step in steps]
+
+
+def with_approvals(steps: Sequence[StepExplained], pending: Sequence[tuple[Approval, int]]) -> list[StepExplained]:
+    """Steps with the approvals (and how many have said yes) that they wait for, in place of the wait that says less."""
+    by_step: dict[str, list[Blocker]] = {}
+    for approval, yes in pending:
+        by_step.setdefault(approval.subject.step_key, []).append(_approval(approval, yes))
+    return [_waits(step, by_step[step.step_key]) if step.step_key in by_step else step for step in steps]
+
+
+def _waits(step: StepExplained, found: Sequence[Blocker]) -> StepExplained:
+    others = [one for one in step.blockers if not (one.code == Block.WAITS_FOR and one.detail.get("reason") == "approval")]
+    return replace(step, blockers=[*found, *others])
+
+
+def _approval(approval: Approval, yes: int) -> Blocker:
+    named = approval.approval_id
+    text = f"{approval.title} waits for approval {named}: {yes} of {approval.need} have said yes"
+    return blocker(
+        Block.APPROVAL,
+        text,
+        remedy=f"look at it and decide: `runway approval show {named}`, `runway approval approve {named}` or `deny {named}`",
+        since_ms=approval.requested_ms,
+        until_ms=approval.subject.expires_ms,
+        approval_id=named,
+        need=approval.need,
+        approved=yes,
+    )
 
 
 def _one(step: StepSaid, ticket: TicketSaid | None, asked: bool, decided: bool) -> StepExplained:

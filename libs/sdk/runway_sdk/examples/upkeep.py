@@ -10,12 +10,13 @@ import subprocess
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 
 from pydantic import BaseModel
 
-from runway_sdk import Retry, StepFailed, SyncContext, step, workflow
+from runway_sdk import ApprovalRule, Retry, StepFailed, SyncContext, step, workflow
 
 MAX_FILE_BYTES = 1_000_000
 MAX_FINDINGS = 2_000
@@ -335,11 +336,21 @@ def publish(ctx: SyncContext, run: Upkeep, assemble: Assembled) -> Published:
     return published
 
 
+_steps = [inspect, audit_links, audit_whitespace, audit_scripts, assemble]
 flow = workflow(
     "upkeep",
-    steps=[inspect, audit_links, audit_whitespace, audit_scripts, assemble, publish],
+    steps=[*_steps, publish],
     input=Upkeep,
     output=publish,
     deadline=timedelta(hours=1),
     description="Audits a git repository, mends what can be mended, and publishes a branch.",
+)
+
+reviewed = workflow(
+    "upkeep-reviewed",
+    steps=[*_steps, replace(publish, approvals=[ApprovalRule(["git.push"], expires_in=timedelta(hours=1))])],
+    input=Upkeep,
+    output=publish,
+    deadline=timedelta(hours=2),
+    description="The same, and somebody else than who launches it approves the push.",
 )
