@@ -29,7 +29,7 @@ from libs.fence.claims import Claims
 from libs.fence.token import Signer, Verifier
 from libs.kernel.refusal import Reason, Refusal
 from libs.rpc.status import refusal_of
-from libs.rpc.values import check_value
+from libs.rpc.values import check_value, plain_value
 from libs.testkit.clocks import ManualClock
 from services.checkpoint import translate as checkpoint
 from services.gateway import translate as gateway
@@ -165,7 +165,7 @@ def test_values(data: Any) -> None:
     with suppress(Refusal):  # an integer above 2^53 that came as a float
         check_value(value, "value")
         assert from_value(value) == data
-        assert parse(canonical(gateway.plain(value))) == data
+        assert parse(canonical(plain_value(value))) == data
 
 
 @many
