@@ -126,11 +126,40 @@ def rule_text(step_key: str, tool: str, need: int, above_micros: int, policy: st
     return f"{RULE}:{step_key}:{need}:{above_micros}:{policy}:{tool}"
 
 
-def is_rule(entry: str) -> bool:
-    """Whether an entry of a grant is a rule."""
-    return entry.startswith(f"{RULE}:")
+@value(frozen=True, slots=True)
+class Rule:
+    """A rule as the gateway sees it in a grant; `step` `*`: of whichever step, as a child run inherits it."""
+
+    step: str
+    need: int
+    above_micros: int
+    policy: str
+    tool: str
+
+    def names(self, step_key: str, tool: str, hold_micros: int) -> bool:
+        """Whether it names this call. `key[3]` is an instance of the step `key`."""
+        of_step = self.step in (step_key, step_key.partition("[")[0], ANY)
+        return of_step and self.tool in (tool, ANY) and self.above_micros < max(hold_micros, 1)
 
 
-def rules_of(entries: Iterable[str]) -> list[str]:
+def rules_of(grant: Iterable[str]) -> list[Rule]:
     """The rules among the entries of a grant."""
-    return [entry for entry in entries if is_rule(entry)]
+    found = []
+    for entry in grant:
+        if entry.startswith(f"{RULE}:"):
+            _, step, need, above, policy, tool = entry.split(":", 5)
+            found.append(Rule(step, int(need), int(above), policy, tool))
+    return found
+
+
+def governing(grant: Iterable[str], step_key: str, tool: str, hold_micros: int) -> Rule | None:
+    """The rule that governs a call: of those that name it the one that needs most. The admission statement says the same."""
+    named = [rule for rule in rules_of(grant) if rule.names(step_key, tool, hold_micros)]
+    return max(named, key=lambda rule: (rule.need, rule.policy), default=None)
+
+
+def inherited(grant: Iterable[str], step_key: str) -> list[str]:
+    """What a run that this step spawns has to ask for as well: the step's own rules, of whichever step there."""
+    base = step_key.partition("[")[0]
+    mine = [rule for rule in rules_of(grant) if rule.step in (step_key, base, ANY)]
+    return sorted({rule_text(ANY, rule.tool, rule.need, rule.above_micros, rule.policy) for rule in mine})

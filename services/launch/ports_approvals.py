@@ -63,10 +63,6 @@ class ApprovalReads(Protocol):
         """A page, newest first."""
         ...
 
-    async def launchers(self, run_ids: Collection[UUID]) -> dict[UUID, str]:
-        """Who launched these runs, as the log names him."""
-        ...
-
     async def over(self, now_ms: int, limit: int) -> list[tuple[UUID, UUID, bool]]:
         """Pending approvals that nobody can decide any more (run, approval, whether the run is over): of runs that are not
         paused, whose time has passed; and of runs that are over."""

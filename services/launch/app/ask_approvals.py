@@ -7,7 +7,7 @@ command that comes twice or late. The first stands; a proposal older than one th
 from collections.abc import Mapping, Sequence
 from uuid import UUID
 
-from libs.fence.certificates import Subject
+from libs.fence.certificates import Subject, governing
 from services.launch.app.approval_log import entry
 from services.launch.domain.approvals import (
     Answered,
@@ -30,7 +30,6 @@ async def ask_approvals(ports: Ports, asks: Sequence[Asked]) -> None:
     """Stores what is new of runs that go on, and tells what nobody can be asked."""
     run_ids = sorted({ask.run_id for ask in asks})
     runs = await ports.reads.runs(run_ids)
-    launchers = await ports.approvals.reads.launchers(run_ids)
     versions = {
         run.digest: await ports.catalogue.resolve(run.head.tenant, run.head.project, run.digest.hex()) for run in runs.values()
     }
@@ -41,7 +40,7 @@ async def ask_approvals(ports: Ports, asks: Sequence[Asked]) -> None:
         if ask.run_id not in runs:
             continue
         run = runs[ask.run_id]
-        made = _made(ports, ask, run, versions[run.digest], launchers.get(ask.run_id, ""), now)
+        made = _made(ports, ask, run, versions[run.digest], now)
         if isinstance(made, Answered):
             answers.append(made)
         else:
@@ -95,7 +94,7 @@ async def _take_back(ports: Ports, tx: Tx, ended: Sequence[Approval], known: Map
     await tx.send(raises, now)
 
 
-def _made(ports: Ports, ask: Asked, run: Run, version: Version, launcher: str, now: int) -> "Approval | Answered":
+def _made(ports: Ports, ask: Asked, run: Run, version: Version, now: int) -> "Approval | Answered":
     if ask.problem:
         return refused(ask, ask.problem)
     need, eligible, length_ms = ask.need, ask.eligible, ask.length_ms
@@ -103,11 +102,15 @@ def _made(ports: Ports, ask: Asked, run: Run, version: Version, launcher: str, n
     step = next((step for step in version.spec.steps if step.key in (ask.step_key, base)), None)
     if step is None:
         return refused(ask, "the run's workflow has no such step")
+    policy = run.digest.hex()
     if ask.tool:
-        rule = rule_for(step.approvals, ask.tool, ask.hold_micros)
-        if rule is None:
+        governs = governing(run.head.capabilities, ask.step_key, ask.tool, ask.hold_micros)
+        if governs is None:
             return refused(ask, f"no rule of step {step.key} asks for an approval of {ask.tool} that holds {ask.hold_micros}")
-        need, eligible, length_ms = rule.need, rule.eligible, rule.expires_in_ms
+        need, policy = governs.need, governs.policy
+        own = rule_for(step.approvals, governs) if policy == run.digest.hex() else None
+        if own is not None:
+            eligible, length_ms = own.eligible, own.expires_in_ms
     subject = Subject(
         approval_id=ports.ids.uuid7(),
         run_id=ask.run_id,
@@ -115,7 +118,7 @@ def _made(ports: Ports, ask: Asked, run: Run, version: Version, launcher: str, n
         slot=ask.slot,
         tool=ask.tool,
         digest=ask.digest,
-        policy=run.digest.hex(),
+        policy=policy,
         proposal_version=ask.proposal_version,
         hold_micros=ask.hold_micros,
         expires_ms=now + (length_ms or ports.approvals.default_length_ms),
@@ -130,7 +133,7 @@ def _made(ports: Ports, ask: Asked, run: Run, version: Version, launcher: str, n
         content=ask.content,
         need=need,
         eligible=eligible,
-        requester=launcher.removeprefix("key:"),
+        requester=run.head.launched_by,
         owner=version.publisher,
         state=ApprovalState.PENDING,
         requested_ms=now,

@@ -10,7 +10,7 @@ from dataclasses import replace
 from enum import IntEnum
 from uuid import UUID
 
-from libs.fence.certificates import ANY, Certificate, Signature, Standing, Subject, statement, verifies
+from libs.fence.certificates import Certificate, Rule, Signature, Standing, Subject, statement, verifies
 from libs.kernel.refusal import Reason, Refusal, not_found
 from libs.kernel.values import value
 from services.launch.domain.workflow import ApprovalRule
@@ -179,10 +179,14 @@ class HeldAnswer:
     problem: str = ""
 
 
-def rule_for(rules: Sequence[ApprovalRule], tool: str, hold_micros: int) -> ApprovalRule | None:
-    """The rule that names a call; of several the one that needs most."""
-    found = [rule for rule in rules if (tool in rule.tools or ANY in rule.tools) and rule.above_micros < max(hold_micros, 1)]
-    return max(found, key=lambda rule: rule.need, default=None)
+def rule_for(rules: Sequence[ApprovalRule], governs: Rule) -> ApprovalRule | None:
+    """The version's own rule behind the entry of the grant that governs a call; None where it was inherited from a parent."""
+    found = [
+        rule
+        for rule in rules
+        if governs.tool in rule.tools and (rule.need, rule.above_micros) == (governs.need, governs.above_micros)
+    ]
+    return found[0] if found else None
 
 
 def superseded(new: Approval, others: Collection[Approval]) -> list[Approval]:

@@ -8,6 +8,7 @@ parent's lock, before any of it is stored; what is refused is refused with its r
 from collections.abc import Iterable, Sequence
 from uuid import UUID
 
+from libs.fence.certificates import inherited
 from libs.kernel.values import value
 from services.launch.domain.admission import Account
 from services.launch.domain.facts import Version
@@ -156,6 +157,8 @@ def child_of(
     granted = intersect(parent.capabilities, version.spec.capabilities)
     if asked.capabilities is not None:
         granted = intersect(granted, asked.capabilities)
+    rules = {*version.spec.rules(version.digest.hex()), *inherited(parent.capabilities, ask.step_key)}
+    granted = (*granted, *sorted(rules))  # rules of approval take away: nobody leaves them out
     priority = parent.priority if asked.priority is None else min(parent.priority, asked.priority)
     deadline_in = asked.deadline_in_ms or version.spec.default_deadline_ms or default_ms
     deadline_ms = min(parent.deadline_ms, now_ms + deadline_in)

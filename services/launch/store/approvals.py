@@ -148,10 +148,6 @@ class ApprovalReads(_Shared):
         found = await self.fetch(APPROVALS.page, tenant, project, run_id, list(states), before, limit)
         return [_approval(row) for row in found]
 
-    async def launchers(self, run_ids: Collection[UUID]) -> dict[UUID, str]:
-        """Who launched these runs."""
-        return {row["run_id"]: row["actor"] for row in await self.fetch(APPROVALS.launchers, sorted(run_ids))}
-
     async def over(self, now_ms: int, limit: int) -> list[tuple[UUID, UUID, bool]]:
         """Pending ones that nobody can decide any more."""
         found = await self.fetch(APPROVALS.over, now_ms, limit)

@@ -79,11 +79,12 @@ ruled AS MATERIALIZED (
     SELECT a.*, r.need, c.approval_id
       FROM asking AS a
       LEFT JOIN LATERAL (
-          SELECT max(split_part(rule, ':', 3)::integer) AS need, max(split_part(rule, ':', 5)) AS policy
+          SELECT split_part(rule, ':', 3)::integer AS need, split_part(rule, ':', 5) AS policy
             FROM unnest(a.capabilities) AS rule
-           WHERE rule LIKE 'approval:%' AND split_part(rule, ':', 2) IN (a.step_key, split_part(a.step_key, '[', 1))
+           WHERE rule LIKE 'approval:%' AND split_part(rule, ':', 2) IN (a.step_key, split_part(a.step_key, '[', 1), '*')
              AND substring(rule FROM '^(?:[^:]*:){5}(.*)$') IN (a.tool, '*')
-             AND split_part(rule, ':', 4)::bigint < greatest(a.hold, 1)) AS r ON true
+             AND split_part(rule, ':', 4)::bigint < greatest(a.hold, 1)
+           ORDER BY need DESC, split_part(rule, ':', 5) COLLATE "C" DESC LIMIT 1) AS r ON true
       LEFT JOIN LATERAL (
           SELECT c.approval_id FROM approval_certificate AS c
            WHERE r.need IS NOT NULL AND a.waits AND a.same

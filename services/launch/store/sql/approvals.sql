@@ -61,10 +61,6 @@ SELECT * FROM approval
    AND (cardinality($4::smallint[]) = 0 OR state = ANY ($4::smallint[])) AND ($5::uuid IS NULL OR approval_id < $5)
  ORDER BY approval_id DESC LIMIT $6;
 
--- name: launchers
--- Who launched these runs.
-SELECT run_id, actor FROM run_event WHERE run_id = ANY ($1::uuid[]) AND sequence = 1;
-
 -- name: over
 -- Pending ones that nobody can decide any more: time stands still for runs that are pausing or paused.
 SELECT a.run_id, a.approval_id, r.outcome <> '' AS ended FROM approval AS a JOIN run AS r USING (run_id)

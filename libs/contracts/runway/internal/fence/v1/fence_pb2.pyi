@@ -108,7 +108,9 @@ class RunGate(google.protobuf.message.Message):
     """Project of the run."""
     @property
     def capabilities(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
-        """What the run may do: `action:resource`, for example `tool:git.push`, `model:*`. Empty grants nothing."""
+        """What the run may do: `action:resource`, for example `tool:git.push`, `model:*`. Empty grants nothing. Beside that, rules of
+        approval (`approval:STEP:NEED:ABOVE:POLICY:TOOL`), which take away.
+        """
 
     def __init__(
         self,
