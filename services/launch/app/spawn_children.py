@@ -83,13 +83,18 @@ async def spawn_children(ports: Ports, asks: Sequence[SpawnAsk]) -> set[Key]:
 async def _prepare(ports: Ports, parent: RunHead, ask: SpawnAsk) -> _Prepared:
     """Versions and whether the inputs fit them; what may certainly not be takes no slice."""
     limits = ports.limits
+    if ask.problem:
+        failure = FailureFacts("validation", ask.problem, "SPAWN_UNREADABLE")
+        return _Prepared(ask, policy_of(parent, None, 0, 0), refused=failure)
     try:
         pin = await ports.catalogue.resolve(parent.tenant, parent.project, parent.digest.hex())
     except Refusal as unknown:
         if unknown.reason is not Reason.NOT_FOUND:
             raise
-        return _Prepared(ask, policy_of(None, 0, 0), refused=FailureFacts("policy", unknown.message, "WORKFLOW_UNKNOWN"))
-    policy = policy_of(pin, limits.max_children, limits.max_child_depth)
+        return _Prepared(
+            ask, policy_of(parent, None, 0, 0), refused=FailureFacts("policy", unknown.message, "WORKFLOW_UNKNOWN")
+        )
+    policy = policy_of(parent, pin, limits.max_children, limits.max_child_depth)
     versions: list[Version] = []
     try:
         for place, child in enumerate(ask.children):
@@ -174,7 +179,17 @@ def _children(ports: Ports, parent: RunHead, item: _Prepared, now: int) -> Spawn
     return Spawned(
         item.ask,
         tuple(
-            child_of(parent, item.ask, place, version, ports.ids.uuid7(), delegation_of(item.ask, place), now, default_ms)
+            child_of(
+                parent,
+                item.ask,
+                place,
+                version,
+                ports.ids.uuid7(),
+                delegation_of(item.ask, place),
+                item.policy.max_depth,
+                now,
+                default_ms,
+            )
             for place, version in enumerate(item.versions)
         ),
     )

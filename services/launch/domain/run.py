@@ -112,6 +112,8 @@ class RunHead:
     promised: str = ""
     """JSON Schema that its output must fit before its parent sees it; empty: any."""
     pause_until_ms: int = 0
+    deepest: int = 0
+    """The deepest level that children below it may have; 0: as the installation has it."""
     launched_by: str = ""
     """Name of the key that launched the run on top."""
 

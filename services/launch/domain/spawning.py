@@ -77,6 +77,7 @@ class Child:
     priority: int
     deadline_ms: int
     delegation: bytes
+    deepest: int
 
     @property
     def asked(self) -> ChildAsk:
@@ -93,15 +94,16 @@ class Spawned:
     refused: FailureFacts | None = None
 
 
-def policy_of(version: Version | None, max_children: int, max_depth: int) -> Policy:
-    """The narrower of both."""
+def policy_of(parent: RunHead, version: Version | None, max_children: int, max_depth: int) -> Policy:
+    """The narrowest of what the installation, the parent's version and those above it let; `max_depth` below the root."""
     if version is None:
         return Policy(False, 0, 0)
     spec = version.spec
+    own = parent.depth + (spec.max_child_depth or max_depth)
     return Policy(
         spec.allow_independent_children,
         min(spec.max_children or max_children, max_children),
-        min(spec.max_child_depth or max_depth, max_depth),
+        min(own, max_depth, parent.deepest or max_depth),
     )
 
 
@@ -150,7 +152,15 @@ def _every(capability: str) -> str:
 
 
 def child_of(
-    parent: RunHead, ask: SpawnAsk, place: int, version: Version, run_id: UUID, delegation: bytes, now_ms: int, default_ms: int
+    parent: RunHead,
+    ask: SpawnAsk,
+    place: int,
+    version: Version,
+    run_id: UUID,
+    delegation: bytes,
+    deepest: int,
+    now_ms: int,
+    default_ms: int,
 ) -> Child:
     """The child inside its parent's limits."""
     asked = ask.children[place]
@@ -163,7 +173,7 @@ def child_of(
     deadline_in = asked.deadline_in_ms or version.spec.default_deadline_ms or default_ms
     deadline_ms = min(parent.deadline_ms, now_ms + deadline_in)
     name = asked.name or str(place)
-    return Child(run_id, ask, place, name, version, granted, priority, deadline_ms, delegation)
+    return Child(run_id, ask, place, name, version, granted, priority, deadline_ms, delegation, deepest)
 
 
 def first_of_each(asks: Sequence[SpawnAsk]) -> list[SpawnAsk]:

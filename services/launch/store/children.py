@@ -83,6 +83,7 @@ class ChildStatements:
             [c.ask.independent for c in children],
             make_epoch(self._tx.incarnation, 1),
             now_ms,
+            [c.deepest for c in children],
         )
 
     async def put_spawns(self, spawned: Sequence[Spawned], now_ms: int) -> None:

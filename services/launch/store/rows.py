@@ -57,6 +57,7 @@ def head(row: Row) -> RunHead:
         digest=row["digest"],
         promised=row["promised"],
         pause_until_ms=row["pause_until_ms"],
+        deepest=row["deepest"],
         launched_by=row["launched_by"],
     )
 

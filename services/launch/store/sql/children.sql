@@ -9,7 +9,7 @@ SELECT s.run_id, s.step_key, s.slot FROM unnest($1::uuid[], $2::text[], $3::text
 -- Runs and their parents, in order of ids, with what decisions look at.
 SELECT run_id, tenant, project, state, outcome, epoch, version, points, enforced, quiesced, capabilities, budget_micros, used_micros,
        deadline_ms, paused_ms, awaits, parent_id, root_id, depth, independent, children, open_children, delegated_micros, budget_sequence,
-       run_class, priority, digest, promised, pause_until_ms, launched_by
+       run_class, priority, digest, promised, pause_until_ms, launched_by, deepest
   FROM run
  WHERE run_id = ANY ($1::uuid[] || ARRAY(SELECT c.parent_id FROM run AS c WHERE c.run_id = ANY ($1::uuid[]) AND c.parent_id IS NOT NULL))
  ORDER BY run_id FOR NO KEY UPDATE;
@@ -29,9 +29,9 @@ SELECT run_id FROM below ORDER BY run_id;
 WITH ask AS MATERIALIZED (
     SELECT * FROM unnest($1::uuid[], $2::uuid[], $3::bytea[], $4::text[], $5::int[], $6::text[], $7::smallint[], $8::text[], $9::int[],
                          $10::bigint[], $11::bigint[], $12::bigint[], $13::bytea[], $14::text[], $15::text[], $16::text[], $17::text[],
-                         $18::bytea[], $19::text[], $20::boolean[])
+                         $18::bytea[], $19::text[], $20::boolean[], $23::smallint[])
         AS a(run_id, parent_id, digest, workflow_name, workflow_number, build, points, capabilities, priority, deadline_ms,
-             budget_micros, budget_tokens, input, spawn_step, spawn_slot, spawn_group, spawn_name, delegation, promised, independent)),
+             budget_micros, budget_tokens, input, spawn_step, spawn_slot, spawn_group, spawn_name, delegation, promised, independent, deepest)),
 born AS MATERIALIZED (
     SELECT a.*, p.tenant, p.project, coalesce(p.root_id, p.run_id) AS root_id, p.depth + 1 AS depth, p.run_class, p.labels, p.launched_by,
            p.paused_ms, p.pause_until_ms, CASE WHEN p.state IN (5, 6) THEN 6 ELSE 1 END AS state
@@ -40,11 +40,11 @@ made AS (
     INSERT INTO run (run_id, tenant, project, digest, workflow_name, workflow_number, build, state, epoch, sequence, points, capabilities,
                      run_class, priority, deadline_ms, created_ms, changed_ms, budget_micros, budget_tokens, input, labels, parent_id,
                      root_id, depth, independent, spawn_step, spawn_slot, spawn_group, spawn_name, delegation, promised, paused_ms,
-                     pause_until_ms, launched_by)
+                     pause_until_ms, launched_by, deepest)
     SELECT run_id, tenant, project, digest, workflow_name, workflow_number, build, state, $21::bigint, 1, points,
            coalesce(string_to_array(nullif(capabilities, ''), ' '), '{}'), run_class, priority, deadline_ms, $22::bigint, $22::bigint,
            budget_micros, budget_tokens, input, labels, parent_id, root_id, depth, independent, spawn_step, spawn_slot, spawn_group,
-           spawn_name, delegation, promised, paused_ms, pause_until_ms, launched_by
+           spawn_name, delegation, promised, paused_ms, pause_until_ms, launched_by, deepest
       FROM born),
 logged AS (
     INSERT INTO run_event (run_id, sequence, at_ms, kind, state, step_key, actor, detail)

@@ -51,7 +51,7 @@ UPDATE tenant AS t
 -- The one lock of a run, in order of ids, with what decisions look at.
 SELECT run_id, tenant, project, state, outcome, epoch, version, points, enforced, quiesced, capabilities, budget_micros, used_micros,
        deadline_ms, paused_ms, awaits, parent_id, root_id, depth, independent, children, open_children, delegated_micros, budget_sequence,
-       run_class, priority, digest, promised, pause_until_ms, launched_by
+       run_class, priority, digest, promised, pause_until_ms, launched_by, deepest
   FROM run WHERE run_id = ANY ($1::uuid[]) ORDER BY run_id FOR NO KEY UPDATE;
 
 -- name: apply_closings

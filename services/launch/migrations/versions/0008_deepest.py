@@ -1,0 +1,10 @@
+"""How deep trees may grow, by every version above."""
+
+from libs.migrate import run_file
+
+revision = "0008"
+down_revision = "0007"
+
+
+def upgrade() -> None:
+    run_file(__file__)

@@ -1,0 +1,403 @@
+"""Trees of runs through launch's public API: what a child may be, how cancel, pause and every end reach all below, what is
+paid."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from datetime import timedelta
+from typing import Any
+from uuid import UUID
+
+import pytest
+from runway.events.v1 import events_pb2 as ev
+from runway.launch.v1 import launch_service_pb2 as pb
+from runway_sdk import (
+    ChildrenFailed,
+    Joined,
+    RequestIdReused,
+    RunStopped,
+    StepFailed,
+    VersionConflict,
+    Workflow,
+    step,
+    workflow,
+)
+from runway_sdk.errors import BudgetExhausted
+
+from libs.kernel.refusal import unreachable
+from libs.testkit.fixtures import StackDatabase
+from libs.testkit.waiting import wait_until
+from tests.rpc.children.room import APPLIED, RETRY, Room, opened_room
+
+OPEN = pb.RUN_STATE_ACCEPTED
+
+
+@step(key="act", tools=["http.request", "git.push"])
+async def act(run: Any) -> Any:
+    return run
+
+
+@step(key="act", tools=["http.request"], models=["small"])
+async def narrow(run: Any) -> Any:
+    return run
+
+
+@step(key="act")
+async def plain(run: Any) -> int:
+    return 1
+
+
+FLOWS: list[Workflow] = [
+    workflow("parent", steps=[act], independent_children=True),
+    workflow("strict", steps=[act], max_children=3, max_child_depth=1),
+    workflow("child", steps=[narrow]),
+    workflow("plain", steps=[plain]),
+    workflow("typed", steps=[plain], input=int, promises=int),
+]
+PLAIN = {"workflow": "plain"}
+
+
+@pytest.fixture
+async def room(stack_db: StackDatabase) -> AsyncIterator[Room]:
+    async with opened_room(stack_db) as made:
+        for flow in FLOWS:
+            await made.client.publish(flow)
+        yield made
+
+
+async def parent(room: Room, **limits: Any) -> str:
+    run = await room.client.launch("parent", None, **({"budget_micros": 1_000} | limits))
+    return str(run.run_id)
+
+
+@pytest.mark.requirement("child.bounded")
+async def test_a_child_has_no_more_than_its_parent(room: Room) -> None:
+    top = await parent(room, priority=5, run_class="migration", deadline=timedelta(hours=1))
+    asked = {"workflow": "child", "priority": 900, "deadline_ms": 9 * 3_600_000, "name": "wide"}
+    less = {"workflow": "child", "priority": -3, "deadline_ms": 1000, "capabilities": ["model:small"], "name": "less"}
+    wide, narrowed = await room.spawn(top, asked, less)
+    above = await room.client.get(top)
+    first, second = await room.client.get(wide), await room.client.get(narrowed)
+    assert (first.run_class, first.priority, first.deadline) == (above.run_class, 5, above.deadline)
+    assert (second.priority, second.deadline.seconds < above.deadline.seconds) == (-3, True)
+    assert (first.tenant, first.project, first.root_id, first.depth) == (above.tenant, above.project, top, 1)
+    rows = {str(row["run_id"]): row["capabilities"] for row in await room.launch.fetch("SELECT run_id, capabilities FROM run")}
+    assert (rows[wide], rows[narrowed]) == (["tool:http.request"], [])
+    told = {event.run_launched.run_id.hex(): event.run_launched for event in await room.readiness.wait_for("run_launched", 3)}
+    assert list(told[wide.replace("-", "")].capabilities) == ["tool:http.request"]
+    assert {fact.launched_by for fact in told.values()} == {"tests"}
+
+
+@pytest.mark.requirement("child.bounded")
+@pytest.mark.parametrize(
+    ("children", "more", "why"),
+    [
+        ([{"workflow": "nobody"}], {}, "WORKFLOW_UNKNOWN"),
+        ([{"workflow": "typed", "input": "text"}], {}, "INPUT_MISFIT"),
+        ([{"workflow": "plain", "tenant": "other"}], {}, "SPAWN_UNREADABLE"),
+        ([PLAIN] * 1_001, {}, "SPAWN_UNREADABLE"),
+        ([PLAIN | {"name": "a"}, PLAIN | {"name": "a"}], {}, "SPAWN_UNREADABLE"),
+        ([PLAIN] * 4, {}, "FANOUT_EXCEEDED"),
+        ([PLAIN], {"independent": True}, "INDEPENDENT_DENIED"),
+        ([PLAIN | {"budget": {"micros": 1_001}}], {}, "BUDGET_EXHAUSTED"),
+    ],
+)
+async def test_what_may_not_be_is_refused_whole(room: Room, children: list[Any], more: dict[str, Any], why: str) -> None:
+    run = await room.client.launch("strict", None, budget_micros=1_000)
+    assert await room.spawn(run.run_id, *children, **more) == []
+    assert await room.refusals(run.run_id) == [why]
+    await room.sums()
+
+
+@pytest.mark.requirement("child.bounded")
+async def test_depth_fan_out_and_the_tenants_cap_are_counted_whole(room: Room) -> None:
+    run = (await room.client.launch("strict", None)).run_id
+    (below,) = await room.spawn(run, {"workflow": "parent"})
+    assert await room.spawn(run, PLAIN, PLAIN, PLAIN) == []
+    assert len(await room.spawn(run, PLAIN, PLAIN)) == 2
+    assert await room.refusals(run) == ["FANOUT_EXCEEDED"]
+    assert await room.spawn(below, PLAIN) == []
+    assert await room.refusals(below) == ["DEPTH_EXCEEDED"]
+    await room.limit_descendants(5)
+    top = await parent(room)
+    assert await room.spawn(top, PLAIN, PLAIN, PLAIN) == []
+    assert len(await room.spawn(top, PLAIN, PLAIN)) == 2
+    assert await room.refusals(top) == ["QUOTA_EXCEEDED"]
+    (first, _) = await room.client.trees.children(top)
+    await room.finish(first.run.run_id)
+    await room.settled(first.run.run_id)
+    assert len(await room.spawn(top, PLAIN)) == 1
+    await room.sums()
+
+
+@pytest.mark.requirement("child.bounded")
+async def test_a_command_is_obeyed_once_in_whatever_order_it_comes(room: Room) -> None:
+    top = await parent(room)
+    spawn = room.spawn_event(top, [PLAIN | {"budget": {"micros": 100}}, PLAIN], slot="s")
+    join = room.join_event(top, groups=["s"], slots=["s"])
+    assert await room.tell(join, join) == [APPLIED, APPLIED]
+    assert not room.answers(top)
+    await asyncio.gather(*(room.tell(spawn, spawn) for _ in range(6)))
+    children = [child.run.run_id for child in await room.client.trees.children(top)]
+    assert len(children) == 2
+    for child in children:
+        await room.finish(child, output=7)
+    told = await room.answer(top)
+    assert (told["met"], told["succeeded"], [one["output"] for one in told["children"]]) == (True, 2, [7, 7])
+    assert await room.tell(spawn, join) == [APPLIED, APPLIED]
+    assert len(room.answers(top)) == 1
+    assert [node.delegated_micros for node in await room.nodes(top)][0] == 100
+    await room.sums()
+
+
+@pytest.mark.requirement("child.join")
+@pytest.mark.parametrize(
+    ("policy", "ends", "met"),
+    [
+        ({"need": "all"}, ["succeeded", "succeeded", "failed"], False),
+        ({"need": "all", "on_failure": "ignore"}, ["succeeded", "cancelled", "failed"], True),
+        ({"need": 2}, ["succeeded", "failed", "succeeded"], True),
+        ({"need": 2}, ["failed", "failed", "succeeded"], False),
+        ({"need": 4}, ["succeeded", "succeeded", "succeeded"], False),
+    ],
+)
+async def test_joins_that_wait_for_all_of_them(room: Room, policy: dict[str, Any], ends: list[str], met: bool) -> None:
+    top = await parent(room)
+    children = await room.spawn(top, PLAIN, PLAIN, PLAIN, slot="s")
+    await room.tell(room.join_event(top, groups=["s"], slots=["s"], **policy))
+    for child, outcome in list(zip(children, ends, strict=True))[:-1]:
+        await room.finish(child, outcome)
+    assert not room.answers(top)
+    await room.finish(children[-1], ends[-1])
+    told = await room.answer(top)
+    assert (told["met"], told["total"]) == (met, 3)
+    assert [one["outcome"] for one in told["children"]] == ends
+
+
+@pytest.mark.requirement("child.join")
+@pytest.mark.parametrize(
+    ("policy", "end", "met"),
+    [
+        ({"need": "all", "on_failure": "fail", "rest": "cancel"}, "failed", False),
+        ({"need": 1, "rest": "cancel"}, "succeeded", True),
+    ],
+)
+async def test_losers_are_cancelled_and_every_point_holds_it_before_the_parent_goes_on(
+    room: Room, policy: dict[str, Any], end: str, met: bool
+) -> None:
+    room.scheduler.quiesced = False
+    top = await parent(room)
+    children = await room.spawn(top, PLAIN, PLAIN, PLAIN, slot="s")
+    await room.tell(room.join_event(top, groups=["s"], slots=["s"], **policy))
+    await room.finish(children[0], end)
+    # the winner ends only when the points say so; until then nothing is decided
+    assert not room.answers(top)
+    room.scheduler.quiesced = True
+    quiet = ev.PointQuiesced(run_id=_bytes(children[0]), point="scheduler", epoch=(await room.client.get(children[0])).epoch)
+    await room.tell(ev.Event(point_quiesced=quiet))
+    told = await room.answer(top)
+    assert told["met"] is met
+    losers = await room.settled(*children[1:])
+    assert [run.outcome for run in losers] == ["cancelled", "cancelled"]
+    raised = {gate.run_id for request in room.scheduler.raised for gate in request.gates}
+    assert {_bytes(child) for child in children} <= raised
+
+
+def _bytes(run_id: str) -> bytes:
+    return bytes.fromhex(run_id.replace("-", ""))
+
+
+@pytest.mark.requirement("child.join")
+async def test_an_output_that_the_version_does_not_promise_is_a_failure(room: Room) -> None:
+    top = await parent(room)
+    good, bad = await room.spawn(top, {"workflow": "typed", "input": 1}, {"workflow": "typed", "input": 2}, slot="s")
+    await room.tell(room.join_event(top, groups=["s"], slots=["s"], on_failure="ignore"))
+    await room.finish(good, output=5)
+    await room.finish(bad, output="text")
+    told = await room.answer(top)
+    first, second = told["children"]
+    assert (first["outcome"], first["output"]) == ("succeeded", 5)
+    assert (second["outcome"], second["output"], second["failure"]["class"]) == ("failed", None, "validation")
+
+
+@pytest.mark.requirement("run.cancel")
+@pytest.mark.requirement("child.join")
+async def test_a_cancel_reaches_all_below_and_leaves_end_first(room: Room) -> None:
+    top = await parent(room)
+    one, two = await room.spawn(top, {"workflow": "parent", "budget": {"micros": 500}}, PLAIN)
+    (leaf,) = await room.spawn(one, {"workflow": "child", "budget": {"micros": 200}})
+    (apart,) = await room.spawn(top, PLAIN, independent=True)
+    assert await room.spend(leaf, 0) is False, "a run that never called anything has no gate"
+    answer = await room.client.cancel(top)
+    assert answer.phase == pb.CANCEL_PHASE_QUIESCED
+    told = answer.descendants
+    assert (told.total, told.accepted, told.enforced, told.quiesced) == (3, 3, 3, 3)
+    ended = await room.settled(leaf, one, two, top)
+    assert {run.outcome for run in ended} == {"cancelled"}
+    finished = [run.finished_at.ToMilliseconds() for run in ended]
+    assert finished[0] <= finished[1] <= finished[3]
+    assert (await room.client.get(apart)).state == OPEN
+    again = await room.client.cancel(top)
+    assert (again.phase, again.descendants.quiesced) == (pb.CANCEL_PHASE_QUIESCED, 3)
+    await wait_until(lambda: _returned(room), what="slices that came back")
+    await room.sums()
+
+
+async def _returned(room: Room) -> bool:
+    return not await room.gateway.fetch("SELECT FROM delegation WHERE returned_ms = 0")
+
+
+@pytest.mark.requirement("run.terminal")
+async def test_a_parent_is_not_terminal_before_its_children(room: Room) -> None:
+    top = await parent(room)
+    (child,) = await room.spawn(top, PLAIN)
+    room.scheduler.quiesced = False
+    answer = await room.client.cancel(top)
+    assert (answer.phase, answer.descendants.enforced, answer.descendants.quiesced) == (pb.CANCEL_PHASE_ENFORCED, 1, 0)
+    epoch = (await room.client.get(top)).epoch
+    await room.tell(ev.Event(point_quiesced=ev.PointQuiesced(run_id=_bytes(top), point="scheduler", epoch=epoch)))
+    assert (await room.client.get(top)).state == pb.RUN_STATE_CLOSING
+    epoch = (await room.client.get(child)).epoch
+    await room.tell(ev.Event(point_quiesced=ev.PointQuiesced(run_id=_bytes(child), point="scheduler", epoch=epoch)))
+    ended = await room.settled(child, top)
+    assert [run.state for run in ended] == [pb.RUN_STATE_CANCELLED] * 2
+
+
+@pytest.mark.requirement("child.join")
+@pytest.mark.parametrize("outcome", ["succeeded", "failed"])
+async def test_children_that_run_when_their_parent_ends_are_cancelled(room: Room, outcome: str) -> None:
+    top = await parent(room)
+    (child,) = await room.spawn(top, {"workflow": "parent"})
+    (leaf,) = await room.spawn(child, PLAIN)
+    (apart,) = await room.spawn(top, PLAIN | {"budget": {"micros": 300}}, independent=True)
+    await room.finish(top, outcome)
+    ended = await room.settled(leaf, child, top)
+    assert [run.outcome for run in ended] == ["cancelled", "cancelled", outcome]
+    assert (await room.client.get(apart)).state == OPEN
+    await room.sums()
+    await room.finish(apart)
+    await room.settled(apart)
+    await room.sums()
+    assert (await room.client.trees.tenant_budget()).reserved_micros == 0
+
+
+@pytest.mark.requirement("run.pause")
+async def test_a_pause_reaches_all_below_and_so_does_the_resume(room: Room) -> None:
+    top = await parent(room)
+    (child,) = await room.spawn(top, {"workflow": "parent"})
+    (leaf,) = await room.spawn(child, PLAIN)
+    await room.client.pause(top)
+    for run_id in (top, child, leaf):
+        await wait_until(lambda run_id=run_id: _state(room, run_id, pb.RUN_STATE_PAUSED), what="a paused run")
+    (born,) = await room.spawn(child, PLAIN)
+    assert (await room.client.get(born)).state == pb.RUN_STATE_PAUSED
+    await room.client.resume(top)
+    assert {(await room.client.get(run_id)).state for run_id in (top, child, leaf, born)} == {pb.RUN_STATE_RUNNING}
+
+
+async def _state(room: Room, run_id: str, state: Any) -> bool:
+    return bool((await room.client.get(run_id)).state == state)
+
+
+@pytest.mark.requirement("child.bounded")
+async def test_a_spawn_beside_a_cancel_leaves_no_orphan(room: Room) -> None:
+    for number in range(40):
+        top = await parent(room)
+        event = room.spawn_event(top, [PLAIN | {"budget": {"micros": 10}}] * 3)
+
+        async def cancel(top: str = top, number: int = number) -> None:
+            for _ in range(number % 5):
+                await asyncio.sleep(0)
+            await room.client.cancel(top)
+
+        await asyncio.gather(room.tell(event), cancel())
+        children = await room.client.trees.children(top)
+        assert len(children) in (0, 3)
+        ended = await room.settled(top, *(child.run.run_id for child in children))
+        assert {run.outcome for run in ended} == {"cancelled"}
+    await wait_until(lambda: _returned(room), what="slices that came back")
+    await room.sums()
+    assert (await room.client.trees.tenant_budget()).reserved_micros == 0
+
+
+@pytest.mark.requirement("gw.budget")
+async def test_a_spawn_whose_gateway_is_away_is_told_again_and_takes_its_slice_once(
+    room: Room, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    top = await parent(room)
+    event = room.spawn_event(top, [PLAIN | {"budget": {"micros": 400}}])
+    real = type(room.host.peers).ask
+    lost = []
+
+    async def ask(self: Any, call: Any, request: Any, **more: Any) -> Any:
+        answer = await real(self, call, request, **more)
+        if type(request).__name__ == "TakeSlicesRequest" and not lost:
+            lost.append(answer)
+            raise unreachable("the gateway")
+        return answer
+
+    monkeypatch.setattr(type(room.host.peers), "ask", ask)
+    assert await room.tell(event) == [RETRY]
+    assert await room.client.trees.children(top) == []
+    assert await room.tell(event) == [APPLIED]
+    assert [node.delegated_micros for node in await room.nodes(top)] == [400, 0]
+    assert (await room.nodes(top))[0].free_micros == 600
+    await room.sums()
+
+
+@pytest.mark.requirement("gw.budget")
+@pytest.mark.requirement("cmd.conditional")
+async def test_a_budget_is_raised_once_and_a_childs_out_of_its_parents(room: Room) -> None:
+    top = await parent(room)
+    (child,) = await room.spawn(top, {"workflow": "child", "budget": {"micros": 400}})
+    assert (await room.client.trees.raise_budget(top, 500, request_id="r1")).budget.micros == 1_500
+    assert (await room.client.trees.raise_budget(top, 500, request_id="r1")).budget.micros == 1_500
+    with pytest.raises(RequestIdReused):
+        await room.client.trees.raise_budget(top, 501, request_id="r1")
+    with pytest.raises(VersionConflict):
+        await room.client.trees.raise_budget(top, 1, expected_version=1)
+    await wait_until(lambda: _free(room, top, 1_100), what="the gateway's envelope")
+    assert (await room.client.trees.raise_budget(child, 1_000)).budget.micros == 1_400
+    with pytest.raises(BudgetExhausted):
+        await room.client.trees.raise_budget(child, 200)
+    with pytest.raises(BudgetExhausted):
+        await room.client.trees.raise_budget(top, 10**12)
+    await room.sums()
+    assert [(node.granted_micros, node.delegated_micros) for node in await room.nodes(top)] == [(1_500, 1_400), (1_400, 0)]
+    await room.finish(child)
+    await room.settled(child)
+    await wait_until(lambda: _free(room, top, 1_500), what="what came back")
+    with pytest.raises(RunStopped):
+        await room.client.trees.raise_budget(child, 1)
+    await room.sums()
+
+
+async def _free(room: Room, run_id: str, micros: int) -> bool:
+    return bool((await room.nodes(run_id))[0].free_micros == micros)
+
+
+@pytest.mark.requirement("money.settle")
+async def test_what_was_used_beyond_a_slice_is_visible_and_the_ledgers_sum(room: Room) -> None:
+    top = await parent(room)
+    (child,) = await room.spawn(top, {"workflow": "child", "budget": {"micros": 400}})
+    await room.client.trees.tree(top)
+    fact = ev.UsageSettled(run_id=_bytes(child), sequence=1, used_micros=450, used_tokens=1)
+    await room.tell(ev.Event(usage_settled=fact))
+    await room.finish(child)
+    await room.settled(child)
+    await wait_until(lambda: _free(room, top, 550), what="what the child used counts for its parent")
+    node = (await room.nodes(top))[1]
+    assert (node.granted_micros, node.used_micros) == (400, 450)
+    kinds = await room.launch.fetch("SELECT kind, micros FROM ledger_posting WHERE run_id = $1 ORDER BY kind", UUID(child))
+    assert [(row["kind"], row["micros"]) for row in kinds] == [("delegate", 400), ("overrun", 50), ("settle", 400)]
+    assert not await room.launch.fetch("SELECT FROM tenant WHERE reserved_micros < 0")
+    await room.finish(top)
+    await room.settled(top)
+    budget = await room.client.trees.tenant_budget()
+    assert (budget.reserved_micros, budget.spent_micros) == (0, 450)
+
+
+def test_steps_fail_by_a_class_that_is_not_retried() -> None:
+    refused = [{"slot": "s", "children": 2, "class": "budget", "type": "BUDGET_EXHAUSTED", "message": "no"}]
+    assert ChildrenFailed(Joined(False, 2, 0, 0, 0, 2, [], refused)).failure_class == "budget"
+    assert isinstance(ChildrenFailed(Joined(False, 2, 1, 1, 0, 0, [])), StepFailed)
+    assert ChildrenFailed(Joined(False, 2, 1, 1, 0, 0, [])).failure_class == "policy"
