@@ -2,7 +2,7 @@
 
 import typer
 
-from libs.cli.commands import approvals, buckets, control, install, replay, runs, scopes, shares, things, waits
+from libs.cli.commands import approvals, buckets, children, control, install, replay, runs, scopes, shares, things, waits
 from libs.cli.commands.crash import crash
 from libs.cli.commands.demo import demo
 from libs.cli.commands.explain import explain
@@ -22,6 +22,7 @@ app.command()(explain)
 app.command()(crash)
 app.command()(install.drill)
 waits.register(runs.app)
+children.register(runs.app)
 app.add_typer(runs.app, name="run")
 app.add_typer(things.workflow_app, name="workflow")
 app.add_typer(things.effect_app, name="effect")
@@ -38,6 +39,7 @@ app.add_typer(shares.share_app, name="share")
 app.add_typer(buckets.bucket_app, name="bucket")
 app.add_typer(scopes.scope_app, name="scope")
 app.add_typer(approvals.approval_app, name="approval")
+app.add_typer(children.budget_app, name="budget")
 
 
 def run() -> None:

@@ -79,7 +79,7 @@ REMEDY: Mapping[Block, str] = {
     Block.BUCKET_EMPTY: "wait until it fills, or raise the limit: `runway bucket list`, `runway bucket put`",
     Block.SHARE: "wait, or give its tenant more weight: `runway share put TENANT --weight N`",
     Block.POSITION: "wait, or launch what is urgent with a higher priority",
-    Block.BUDGET_USED: "launch with a greater budget: calls that cost are refused from now on",
+    Block.BUDGET_USED: "raise it: `runway budget raise`; calls that cost are refused until then",
 }
 """What takes each away, where nothing better is known."""
 

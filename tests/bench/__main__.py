@@ -1,14 +1,14 @@
-"""`make bench`, `make bench-check`, and the loads of `make soak`: measures, prints, writes build/bench/summary.json and comparison.png.
+"""`make bench`, `make bench-check`, and the loads of `make soak`: measures, prints, writes build/bench/summary.json and
+comparison.png.
 
-`python -m tests.bench` measures everything beside the peers, in one run on one machine. `python -m tests.bench check` measures
-steps alone and compares with the committed ranges. `python -m tests.bench day RUNS [RETENTION_S]` is the seeds' day, or a share.
-`python -m tests.bench steady MINUTES RUNS_PER_S` is steady load; its exit status is 1 where memory grew.
-`python -m tests.bench planning` is what a claim cycle costs over long queues.
-`python -m tests.bench waits [STEPS [PER_S [FILL_PER_S]]]` is so many waiting steps, and so many of them a second waking.
-`python -m tests.bench flood`, `shares`, `takeover`, `heartbeats`, `queue` are what scheduling promises (`tests/bench/numbers.py`): exit
-status 1 where a bound was missed.
-`python -m tests.bench overload` is what one tenant's flood costs the heartbeats and cancels of others.
-Figures of one run are comparable with each other, not with those of another machine or hour: that is what ratios are for.
+`python -m tests.bench` measures everything beside the peers, in one run on one machine. `python -m tests.bench check`
+measures steps alone and compares with the committed ranges. `python -m tests.bench day RUNS [RETENTION_S]` is the seeds' day,
+or a share. `python -m tests.bench steady MINUTES RUNS_PER_S` is steady load; its exit status is 1 where memory grew. `python
+-m tests.bench planning` is what a claim cycle costs over long queues. `python -m tests.bench waits [STEPS [PER_S
+[FILL_PER_S]]]` is so many waiting steps, and so many of them a second waking. `python -m tests.bench flood`, `shares`,
+`takeover`, `heartbeats`, `queue` are what scheduling promises (`tests/bench/numbers.py`): exit status 1 where a bound was
+missed. `python -m tests.bench overload` is what one tenant's flood costs the heartbeats and cancels of others. Figures of one
+run are comparable with each other, not with those of another machine or hour: that is what ratios are for.
 """
 
 import libs  # noqa: F401, I001  (first: it keeps gRPC's fork handlers off)
@@ -23,7 +23,7 @@ import time
 from typing import Any
 
 from libs.embedded import running_url
-from tests.bench import check, day, growth, measures, numbers, overload, planning, startup, steady, waits
+from tests.bench import check, children, day, growth, measures, numbers, overload, planning, startup, steady, waits
 from tests.bench.bench_stack import FOLDER, Bench, say, started, write_json
 from tests.bench.peers import environments as peers
 
@@ -231,6 +231,12 @@ def main(arguments: list[str]) -> int:
     if arguments[:1] == ["planning"]:
         print(planning.planning())
         return 0
+    if arguments[:1] in (["children"], ["cancel-tree"], ["cancel"]):
+        row = {"children": children.children, "cancel-tree": children.cancel_tree, "cancel": children.cancel}[arguments[0]]
+        found = asyncio.run(row(*(int(word) for word in arguments[1:3])))
+        write_json(FOLDER / f"{arguments[0]}.json", found)
+        print(json.dumps(found, indent=2))
+        return 0
     if arguments[:1] == ["waits"]:
         found = asyncio.run(waits.waits(*(int(word) for word in arguments[1:4])))
         write_json(FOLDER / "waits.json", found)
@@ -248,7 +254,7 @@ def main(arguments: list[str]) -> int:
         print({key: value for key, value in found.items() if key != "samples"})
         return 0 if found["flat"] else 1
     if arguments:
-        known = ["check", "day", *numbers.ROWS, "planning", "waits", "overload", "steady"]
+        known = ["check", "day", *numbers.ROWS, "planning", "waits", "children", "cancel-tree", "cancel", "overload", "steady"]
         print(f"no row {arguments[0]!r}: {', '.join(known)}; without one, all that `make bench` measures", file=sys.stderr)
         return 2
     whole = asyncio.run(everything())

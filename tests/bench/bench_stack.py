@@ -157,7 +157,17 @@ async def _measurable(data: Path, root: int) -> AsyncIterator[Bench]:
     target = read_profile(data / "profile.json")
     bench = Bench(Client(target), target, data / "profile.json", admin, root)
     try:
-        for flow in (flows.one, flows.ten, flows.twenty, flows.fleet, flows.hurried, flows.waits):
+        for flow in (
+            flows.one,
+            flows.ten,
+            flows.twenty,
+            flows.fleet,
+            flows.hurried,
+            flows.waits,
+            flows.held,
+            flows.parent,
+            flows.tree,
+        ):
             await bench.client.publish(flow)
         yield bench
     finally:
@@ -171,7 +181,8 @@ async def _measurable(data: Path, root: int) -> AsyncIterator[Bench]:
 
 @asynccontextmanager
 async def started(name: str, *, apart: Sequence[str] = (), environ: Mapping[str, str] | None = None) -> AsyncIterator[Bench]:
-    """A fresh installation in a folder of this name, as `runway dev` starts it; services of `apart` in processes of their own."""
+    """A fresh installation in a folder of this name, as `runway dev` starts it; services of `apart` in processes of their
+    own."""
     folder = FOLDER / name
     await asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True)
     async with (

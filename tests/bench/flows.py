@@ -4,7 +4,7 @@ import asyncio
 import time
 from datetime import UTC, datetime, timedelta
 
-from runway_sdk import Context, Step, step, workflow
+from runway_sdk import Child, Context, Step, step, workflow
 
 
 async def _first(run: int) -> int:
@@ -38,6 +38,21 @@ async def _stay() -> int:
     return 1
 
 
+async def _parent(run: int, context: Context) -> dict[str, int]:
+    """So many children, joined; how many of them were told."""
+    joined = await context.join(await context.spawn_many([Child("bench-one", number) for number in range(run)]))
+    return {"succeeded": joined.succeeded, "told": len(joined.children)}
+
+
+async def _tree(run: list[int], context: Context) -> int:
+    """Levels of children by their numbers; those of the last stay at work."""
+    many, *below = run
+    child = Child("bench-tree", below) if below else Child("bench-held")
+    return (await context.join(await context.spawn_many([child] * many))).succeeded
+
+
+parent = workflow("bench-parent", steps=[step(key="spawn")(_parent)])
+tree = workflow("bench-tree", steps=[step(key="spawn")(_tree)])
 held = workflow("bench-held", steps=[step(key="stay")(_stay)])
 fleet = workflow("bench-fleet", steps=[step(key="stay", lease_ttl=timedelta(seconds=60))(_stay)])
 waits = workflow("bench-waits", steps=[step(key="until")(_until)])

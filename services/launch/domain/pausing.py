@@ -44,7 +44,7 @@ def decide_resume(head: RunHead, incarnation: int, now_ms: int) -> Moved | None:
         raise Refusal(
             Reason.BUDGET_EXHAUSTED,
             f"the run has used {head.used_micros} micros of {head.budget_micros}: it could not go on",
-            remedy="cancel it and launch with a greater budget",
+            remedy="raise its budget: `runway budget raise`, or cancel it",
             detail={"budget_micros": str(head.budget_micros), "used_micros": str(head.used_micros)},
         )
     stood_ms = max(0, now_ms - head.paused_ms)
