@@ -14,6 +14,7 @@ from tests.models.join import JoinModel
 from tests.models.launch import LaunchModel
 from tests.models.leader import LeaderModel
 from tests.models.policy_join import PolicyJoinModel
+from tests.models.tree import TreeModel
 
 _ALL: Sequence[type[Model[Any]]] = (
     FenceModel,
@@ -25,6 +26,7 @@ _ALL: Sequence[type[Model[Any]]] = (
     EffectModel,
     LeaderModel,
     FailoverModel,
+    TreeModel,
 )
 MODELS: Mapping[str, type[Model[Any]]] = {model.name: model for model in _ALL}
 

@@ -154,6 +154,10 @@ async def _store(ports: Ports, prepared: Sequence[_Prepared]) -> None:
         spawned: list[Spawned] = []
         back: list[SliceBack] = []
         parents = dict(heads)
+        for item in (
+            item for item in prepared if item.taken and known.get(item.ask.key)
+        ):  # another process refused it meanwhile
+            back += [SliceBack(item.ask.run_id, name, 0) for name, _, _ in _slices(item.ask)]
         for item in (item for item in prepared if item.ask.key not in known and item.ask.run_id in heads):
             parent = parents[item.ask.run_id]
             refused = item.refused or judge(parent, item.ask, item.policy, accounts.get(parent.tenant))
@@ -168,8 +172,6 @@ async def _store(ports: Ports, prepared: Sequence[_Prepared]) -> None:
                 delegated_micros=parent.delegated_micros + item.ask.micros,
             )
             accounts[parent.tenant] = counted(accounts[parent.tenant], len(item.ask.children))
-        if not spawned:
-            return
         await _write(ports, tx, heads, spawned, back, now)
     ports.hub.poke(sorted({item.ask.run_id for item in spawned}), state=False)
 
@@ -200,7 +202,8 @@ async def _write(
 ) -> None:
     children = [child for item in spawned for child in item.children]
     await tx.admit_children(children, now)
-    await tx.put_spawns(spawned, now)
+    if spawned:
+        await tx.put_spawns(spawned, now)
     epoch = make_epoch(tx.incarnation, 1)
     notices = [ports.notices.spawned(heads[child.ask.run_id], child, epoch, now) for child in children]
     await tx.send([*notices, *(ports.notices.slice_back(item, now) for item in back)], now)
