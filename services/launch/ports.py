@@ -99,8 +99,8 @@ class Tx(Protocol):
         locks."""
         ...
 
-    async def spawns_known(self, keys: Sequence[JoinKey]) -> dict[JoinKey, bool]:
-        """Which of these commands have been judged, and whether they were refused."""
+    async def spawns_known(self, keys: Sequence[JoinKey]) -> set[JoinKey]:
+        """Which of these commands have been judged."""
         ...
 
     async def admit_children(self, children: Sequence[Child], now_ms: int) -> None:
@@ -228,8 +228,8 @@ class Reads(Protocol):
 class ChildReads(Protocol):
     """Reads about children outside transactions, one statement each."""
 
-    async def spawns_known(self, keys: Sequence[JoinKey]) -> dict[JoinKey, bool]:
-        """Which of these commands have been judged, and whether they were refused."""
+    async def spawns_known(self, keys: Sequence[JoinKey]) -> set[JoinKey]:
+        """Which of these commands have been judged."""
         ...
 
     async def children(self, run_id: UUID, after: UUID, step_key: str, group: str, limit: int) -> list[ChildRow]:

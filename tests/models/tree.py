@@ -56,7 +56,7 @@ class TreeModel(Model[Tree]):
         "slice-not-named": "a slice that is out is not taken again",
         "taken-after-return": "a slice that came back is not taken again",
         "slice-kept": "a spawn that is refused gives its slice back",
-        "late-slice-kept": "a slice that is taken for a spawn which another process has refused comes back",
+        "only-taken-comes-back": "a spawn that is refused gives its slice back, whoever took it, and also before it is taken",
         "returned-twice": "a slice comes back once",
         "all-comes-back": "what a child has used does not come back",
         "parent-before-child": "a parent becomes terminal after its child",
@@ -109,14 +109,13 @@ class TreeModel(Model[Tree]):
                 continue
             left = state._replace(judging=state.judging[:place] + state.judging[place + 1 :])
             if state.child != NONE:
-                back = state.child == REFUSED and answer == TOOK and not self.without("late-slice-kept")
-                yield Move("judged before", left._replace(returns=(*left.returns, 0) if back else left.returns))
+                yield Move("judged before", left)
                 continue
             may = state.parent == OPEN or self.without("parent-not-looked-at")
             if may and (answer == TOOK or self.without("slice-not-first")):
                 yield Move("the child is stored", left._replace(child=OPEN))
                 continue
-            gives = answer == TOOK and not self.without("slice-kept")
+            gives = not self.without("slice-kept") and (answer == TOOK or not self.without("only-taken-comes-back"))
             yield Move("refused", left._replace(child=REFUSED, returns=(*left.returns, 0) if gives else left.returns))
 
     def _decides(self, state: Tree) -> Iterator[Move]:
@@ -155,7 +154,9 @@ class TreeModel(Model[Tree]):
                 yield Move("a slice comes back, and will again", after._replace(told=state.told + 1), fair=False)
 
     def _give_back(self, state: Tree, spent: int) -> Tree:
-        if state.slice != OUT and not self.without("returned-twice"):
+        if state.slice == NONE:
+            return state._replace(slice=BACK)
+        if state.slice == BACK and not self.without("returned-twice"):
             return state
         return state._replace(slice=BACK, delegated=state.delegated - SLICE + spent)
 

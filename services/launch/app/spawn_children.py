@@ -1,9 +1,9 @@
 """Spawn child runs: judged whole behind the parent's lock, their money first taken from the parent's envelope at the gateway.
 
 Once a command: what was judged is a row, and a repeat finds it. Can go wrong: a gateway that does not answer. Nothing is
-decided then and the command is told again, where its slices are known by their names; a slice that was taken for a spawn
-which may not be comes back by the outbox. And a cancel of the parent meanwhile: it locks the same row, so that either it
-finds the children or they find it.
+decided then and the command is told again, where its slices are known by their names; the slices of a spawn that may not be
+come back by the outbox, whichever process took them, or is about to. And a cancel of the parent meanwhile: it locks the same
+row, so that either it finds the children or they find it.
 """
 
 import json
@@ -47,7 +47,6 @@ class _Prepared:
     policy: Policy
     versions: tuple[Version, ...] = ()
     refused: FailureFacts | None = None
-    taken: bool = False
 
 
 async def spawn_children(ports: Ports, asks: Sequence[SpawnAsk]) -> set[Key]:
@@ -133,10 +132,8 @@ async def _take(ports: Ports, heads: Mapping[UUID, RunHead], prepared: Sequence[
     found = []
     for item in prepared:
         answer = told.get(item.ask.key)
-        if answer is None:
+        if answer is None or answer.taken:
             found.append(item)
-        elif answer.taken:
-            found.append(replace(item, taken=True))
         elif answer.reason == "budget":
             found.append(replace(item, refused=out_of_budget(item.ask.micros, answer.free)))
         else:
@@ -154,16 +151,12 @@ async def _store(ports: Ports, prepared: Sequence[_Prepared]) -> None:
         spawned: list[Spawned] = []
         back: list[SliceBack] = []
         parents = dict(heads)
-        for item in (
-            item for item in prepared if item.taken and known.get(item.ask.key)
-        ):  # another process refused it meanwhile
-            back += [SliceBack(item.ask.run_id, name, 0) for name, _, _ in _slices(item.ask)]
         for item in (item for item in prepared if item.ask.key not in known and item.ask.run_id in heads):
             parent = parents[item.ask.run_id]
             refused = item.refused or judge(parent, item.ask, item.policy, accounts.get(parent.tenant))
             if refused is not None:
                 spawned.append(Spawned(item.ask, refused=refused))
-                back += [SliceBack(parent.run_id, name, 0) for name, _, _ in _slices(item.ask)] if item.taken else []
+                back += [SliceBack(parent.run_id, name, 0) for name, _, _ in _slices(item.ask)]
                 continue
             spawned.append(_children(ports, parent, item, now))
             parents[parent.run_id] = replace(
@@ -172,6 +165,8 @@ async def _store(ports: Ports, prepared: Sequence[_Prepared]) -> None:
                 delegated_micros=parent.delegated_micros + item.ask.micros,
             )
             accounts[parent.tenant] = counted(accounts[parent.tenant], len(item.ask.children))
+        if not spawned:
+            return
         await _write(ports, tx, heads, spawned, back, now)
     ports.hub.poke(sorted({item.ask.run_id for item in spawned}), state=False)
 
@@ -202,8 +197,7 @@ async def _write(
 ) -> None:
     children = [child for item in spawned for child in item.children]
     await tx.admit_children(children, now)
-    if spawned:
-        await tx.put_spawns(spawned, now)
+    await tx.put_spawns(spawned, now)
     epoch = make_epoch(tx.incarnation, 1)
     notices = [ports.notices.spawned(heads[child.ask.run_id], child, epoch, now) for child in children]
     await tx.send([*notices, *(ports.notices.slice_back(item, now) for item in back)], now)

@@ -51,11 +51,9 @@ class ChildStatements:
                 return found
             found |= await self.lock_heads(new)
 
-    async def spawns_known(self, keys: Sequence[SpawnKey]) -> dict[SpawnKey, bool]:
-        """Commands that have been judged: whether they were refused."""
-        return {
-            (r["run_id"], r["step_key"], r["slot"]): r["refused"] for r in await self._tx.fetch(_Q.spawns_known, *_keys(keys))
-        }
+    async def spawns_known(self, keys: Sequence[SpawnKey]) -> set[SpawnKey]:
+        """Commands that have been judged."""
+        return {(r["run_id"], r["step_key"], r["slot"]) for r in await self._tx.fetch(_Q.spawns_known, *_keys(keys))}
 
     async def admit_children(self, children: Sequence[Child], now_ms: int) -> None:
         """Runs, first events, slices; parents and tenants count them. Behind both locks."""
@@ -226,9 +224,9 @@ class ChildReads:
         self._check(self._db.incarnation)
         return found
 
-    async def spawns_known(self, keys: Sequence[SpawnKey]) -> dict[SpawnKey, bool]:
-        """Commands that have been judged: whether they were refused."""
-        return {(r["run_id"], r["step_key"], r["slot"]): r["refused"] for r in await self._fetch(_Q.spawns_known, *_keys(keys))}
+    async def spawns_known(self, keys: Sequence[SpawnKey]) -> set[SpawnKey]:
+        """Commands that have been judged."""
+        return {(r["run_id"], r["step_key"], r["slot"]) for r in await self._fetch(_Q.spawns_known, *_keys(keys))}
 
     async def children(self, run_id: UUID, after: UUID, step_key: str, group: str, limit: int) -> list[ChildRow]:
         """A page of children."""

@@ -105,6 +105,7 @@ effects AS (DELETE FROM effect AS e USING old WHERE e.run_id = old.run_id),
 ordinals AS (DELETE FROM slot_ordinal AS o USING old WHERE o.run_id = old.run_id),
 certificates AS (DELETE FROM approval_certificate AS c USING old WHERE c.run_id = old.run_id),
 slices AS (DELETE FROM delegation AS s USING old WHERE s.run_id = old.run_id),
+stray AS (DELETE FROM delegation AS s WHERE s.run_id < $1 AND NOT EXISTS (SELECT FROM run_gate AS g WHERE g.run_id = s.run_id)),
 steps AS (DELETE FROM step_fence AS s USING old WHERE s.run_id = old.run_id)
 DELETE FROM run_gate AS g USING old WHERE g.run_id = old.run_id
 RETURNING g.run_id;

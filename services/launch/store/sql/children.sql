@@ -1,8 +1,8 @@
 -- Child runs: spawned, counted when they end, joined. The parent's row is the one lock of all that is about its children.
 
 -- name: spawns_known
--- Which of these commands have been judged, and whether they were refused.
-SELECT s.run_id, s.step_key, s.slot, s.failure_class <> '' AS refused FROM unnest($1::uuid[], $2::text[], $3::text[]) AS n(run_id, step_key, slot)
+-- Which of these commands have been judged.
+SELECT s.run_id, s.step_key, s.slot FROM unnest($1::uuid[], $2::text[], $3::text[]) AS n(run_id, step_key, slot)
   JOIN spawn AS s USING (run_id, step_key, slot);
 
 -- name: lock_family
