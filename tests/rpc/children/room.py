@@ -10,6 +10,7 @@ from uuid import UUID
 import asyncpg
 from google.protobuf import struct_pb2
 from runway.events.v1 import events_pb2 as ev
+from runway.internal.fence.v1 import fence_pb2
 from runway.internal.inbox.v1 import inbox_pb2
 from runway.launch.v1 import admin_service_pb2, admin_service_pb2_grpc
 from runway.launch.v1 import launch_service_pb2 as pb
@@ -96,7 +97,10 @@ class Room:
         return [await self.client.wait(run_id, settled=True, timeout_s=20) for run_id in run_ids]
 
     async def spend(self, run_id: str, micros: int) -> bool:
-        """As calls do: only what is free at the gateway's gate."""
+        """As calls do: only what is free at the gateway's gate, which is read cold first."""
+        request = fence_pb2.GetFencesRequest(service="launch", run_ids=[UUID(run_id).bytes])
+        cold = await self.host.peers.get_fences("launch", request)
+        await self.host.peers.raise_fences("gateway", fence_pb2.RaiseFencesRequest(service="gateway", gates=cold.gates))
         sql = """UPDATE run_gate SET used = used + $2 WHERE run_id = $1 AND granted - held - used - delegated >= $2 AND mode = 0
                  RETURNING run_id"""
         return bool(await self.gateway.fetch(sql, UUID(run_id), micros))
