@@ -39,6 +39,8 @@ from libs.telemetry.redaction import guard_call
 from libs.telemetry.traces import serving, trace_id_for_error
 
 TRACE_METADATA = "traceparent"
+STREAM_LOOK_MS = 1_000
+"""How often it is looked whether who hears a stream may still do so."""
 log = get_logger(__name__)
 
 
@@ -169,7 +171,11 @@ class Admission(grpc.aio.ServerInterceptor):  # type: ignore[misc]
                 try:
                     _, seat = await self._enter(policy, metadata, context, None)
                     given = _check(request) if isinstance(request, Message | _Unreadable) else self._checked(request)
+                    looked_ms = self._clock.monotonic_ms()
                     async for response in behaviour(given, context):
+                        if self._clock.monotonic_ms() - looked_ms >= STREAM_LOOK_MS:  # a key that was revoked hears no more
+                            await admit(policy, metadata, self._access)
+                            looked_ms = self._clock.monotonic_ms()
                         yield response
                 except (asyncio.CancelledError, GeneratorExit):
                     outcome = "CANCELLED"

@@ -5,6 +5,7 @@ Can go wrong: taking the tenant from a request. It comes from the key (`current_
 by raising.
 """
 
+from collections.abc import Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from typing import Protocol
@@ -17,12 +18,17 @@ SCOPE_OPERATOR = "operator"
 SCOPE_FLEET = "fleet"
 SCOPE_BULK = "bulk"
 SCOPE_REVIEWER = "reviewer"
+SCOPE_CALLER = "caller"
+ROLES = frozenset({"admin", "automation", "reviewer", "operator", "auditor", "worker"})
+"""What a key may do; which of them may call a method is that method's option."""
+_MEANT: Mapping[str, tuple[str, ...]] = {SCOPE_CALLER: ("automation", "reviewer"), SCOPE_FLEET: (SCOPE_WORKER,)}
+"""Scopes that mean roles: those of keys that were made before there were roles, and of fleets."""
 
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """Whom an API key belongs to. Every key may call; `worker`, `operator`, `reviewer` and `fleet` are granted beside that.
-    `bulk` grants nothing: it says that calls with the key are shed before others'.
+    """Whom an API key belongs to. Its scopes are roles, and `fleet`; `caller`, of older keys, means automation and reviewer.
+    `bulk` grants nothing: it says that calls with the key are shed before others'. `expires_ms` 0: never.
 
     A fleet is worker processes that serve every tenant. Its key belongs to a tenant and has no rights beyond it, except under
     a lease: `acting_for`.
@@ -33,6 +39,13 @@ class Caller:
     key_id: str
     scopes: frozenset[str]
     name: str
+    expires_ms: int = 0
+
+    @property
+    def roles(self) -> frozenset[str]:
+        """What it may do."""
+        meant = {role for scope in self.scopes for role in _MEANT.get(scope, ())}
+        return (self.scopes & ROLES) | meant
 
     @property
     def fleet(self) -> bool:

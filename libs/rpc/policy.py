@@ -17,7 +17,6 @@ from libs.kernel.refusal import Reason, Refusal, unreachable
 from libs.rpc.identity import (
     SCOPE_BULK,
     SCOPE_OPERATOR,
-    SCOPE_WORKER,
     Caller,
     CallerDirectory,
     LeaseVerifier,
@@ -34,11 +33,7 @@ MIGRATION = 3
 _LONGEST_KEY = 512
 _LONGEST_LEASE = 4096
 _KEYED = (policy_pb2.FENCE_CALLER, policy_pb2.FENCE_WORKER, policy_pb2.FENCE_OPERATOR, policy_pb2.FENCE_LEASE)
-_SCOPE: Mapping[int, str] = {
-    policy_pb2.FENCE_WORKER: SCOPE_WORKER,
-    policy_pb2.FENCE_LEASE: SCOPE_WORKER,
-    policy_pb2.FENCE_OPERATOR: SCOPE_OPERATOR,
-}
+_SECRET = (policy_pb2.FENCE_SERVICE, policy_pb2.FENCE_SERVICE_OR_CALLER)
 _SERVES: Mapping[int, tuple[int, ...]] = {
     policy_pb2.PORT_PUBLIC: (policy_pb2.PORT_PUBLIC, policy_pb2.PORT_CONTROL),
     policy_pb2.PORT_CONTROL: (policy_pb2.PORT_CONTROL,),
@@ -62,6 +57,7 @@ class MethodPolicy:
     port: int
     criticality: Criticality = Criticality.VITAL
     lasting: bool = False
+    roles: frozenset[str] = frozenset()
 
     def served_on(self, port: int) -> bool:
         """Whether the server of this port may serve it."""
@@ -96,11 +92,12 @@ def read_policies(services: Iterable[str]) -> dict[str, MethodPolicy]:
             path = f"/{service}/{method.name}"
             port = options.Extensions[policy_pb2.port] or policy_pb2.PORT_PUBLIC
             fence = options.Extensions[policy_pb2.fence]
-            own = port != policy_pb2.PORT_PUBLIC or fence == policy_pb2.FENCE_SERVICE
+            own = port != policy_pb2.PORT_PUBLIC or fence in _SECRET
             said = options.Extensions[policy_pb2.criticality]
             matters = Criticality(said) if said else Criticality.VITAL if own else Criticality.BULK
             lasting = options.Extensions[policy_pb2.lasting] or method.client_streaming or method.server_streaming
-            found[path] = MethodPolicy(path, service, fence, port, matters, lasting)
+            roles = frozenset(options.Extensions[policy_pb2.roles])
+            found[path] = MethodPolicy(path, service, fence, port, matters, lasting, roles)
     return found
 
 
@@ -125,15 +122,18 @@ async def admit(policy: MethodPolicy, metadata: Mapping[str, str | bytes], acces
     """Whom the call comes from, or the refusal that its policy demands."""
     if policy.fence == policy_pb2.FENCE_OPEN:
         return Admitted()
-    if policy.fence == policy_pb2.FENCE_SERVICE:
+    either = policy.fence == policy_pb2.FENCE_SERVICE_OR_CALLER and KEY_METADATA in metadata
+    if policy.fence in _SECRET and not either:
         _check_secret(metadata, access)
         return Admitted()
-    if policy.fence not in _KEYED:
+    if policy.fence not in _KEYED and not either:
         raise _denied(policy, "has no policy", "this is a fault of the installation: report it")
     caller = await _caller(metadata, access)
-    scope = _SCOPE.get(policy.fence)
-    if scope is not None and not caller.has(scope):
-        raise _denied(policy, f"needs a key with the scope {scope}", f"use a key that has the scope {scope}")
+    if not policy.roles & caller.roles:
+        if not policy.roles:
+            raise _denied(policy, "is for no role", "this is a fault of the installation: report it")
+        named = ", ".join(sorted(policy.roles))
+        raise _denied(policy, f"is for keys with one of the roles {named}", "use a key that has such a role")
     if policy.fence != policy_pb2.FENCE_LEASE:
         return Admitted(caller)
     token, lease = await _lease(policy, metadata, access)

@@ -22,4 +22,5 @@ class RemoteCallers:
         record = answer.callers[0]
         if not record.known:
             return None
-        return Caller(record.tenant, record.project, str(UUID(bytes=record.key_id)), frozenset(record.scopes), record.name)
+        key_id = str(UUID(bytes=record.key_id))
+        return Caller(record.tenant, record.project, key_id, frozenset(record.scopes), record.name, record.expires_ms)

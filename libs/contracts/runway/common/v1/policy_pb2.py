@@ -25,7 +25,7 @@ _sym_db = _symbol_database.Default()
 from google.protobuf import descriptor_pb2 as google_dot_protobuf_dot_descriptor__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1drunway/common/v1/policy.proto\x12\x10runway.common.v1\x1a google/protobuf/descriptor.proto*\x8a\x01\n\x05\x46\x65nce\x12\x15\n\x11\x46\x45NCE_UNSPECIFIED\x10\x00\x12\x0e\n\nFENCE_OPEN\x10\x01\x12\x10\n\x0c\x46\x45NCE_CALLER\x10\x02\x12\x10\n\x0c\x46\x45NCE_WORKER\x10\x03\x12\x0f\n\x0b\x46\x45NCE_LEASE\x10\x04\x12\x11\n\rFENCE_SERVICE\x10\x05\x12\x12\n\x0e\x46\x45NCE_OPERATOR\x10\x06*N\n\x04Port\x12\x14\n\x10PORT_UNSPECIFIED\x10\x00\x12\x0f\n\x0bPORT_PUBLIC\x10\x01\x12\x10\n\x0cPORT_CONTROL\x10\x02\x12\r\n\tPORT_LEAF\x10\x03*\x8a\x01\n\x0b\x43riticality\x12\x1b\n\x17\x43RITICALITY_UNSPECIFIED\x10\x00\x12\x14\n\x10\x43RITICALITY_BULK\x10\x01\x12\x1b\n\x17\x43RITICALITY_INTERACTIVE\x10\x02\x12\x14\n\x10\x43RITICALITY_WORK\x10\x03\x12\x15\n\x11\x43RITICALITY_VITAL\x10\x04:H\n\x05\x66\x65nce\x12\x1e.google.protobuf.MethodOptions\x18\xb5\x87\x03 \x01(\x0e\x32\x17.runway.common.v1.Fence:F\n\x04port\x12\x1e.google.protobuf.MethodOptions\x18\xb6\x87\x03 \x01(\x0e\x32\x16.runway.common.v1.Port:T\n\x0b\x63riticality\x12\x1e.google.protobuf.MethodOptions\x18\xb7\x87\x03 \x01(\x0e\x32\x1d.runway.common.v1.Criticality:1\n\x07lasting\x12\x1e.google.protobuf.MethodOptions\x18\xb8\x87\x03 \x01(\x08\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1drunway/common/v1/policy.proto\x12\x10runway.common.v1\x1a google/protobuf/descriptor.proto*\xa7\x01\n\x05\x46\x65nce\x12\x15\n\x11\x46\x45NCE_UNSPECIFIED\x10\x00\x12\x0e\n\nFENCE_OPEN\x10\x01\x12\x10\n\x0c\x46\x45NCE_CALLER\x10\x02\x12\x10\n\x0c\x46\x45NCE_WORKER\x10\x03\x12\x0f\n\x0b\x46\x45NCE_LEASE\x10\x04\x12\x11\n\rFENCE_SERVICE\x10\x05\x12\x12\n\x0e\x46\x45NCE_OPERATOR\x10\x06\x12\x1b\n\x17\x46\x45NCE_SERVICE_OR_CALLER\x10\x07*N\n\x04Port\x12\x14\n\x10PORT_UNSPECIFIED\x10\x00\x12\x0f\n\x0bPORT_PUBLIC\x10\x01\x12\x10\n\x0cPORT_CONTROL\x10\x02\x12\r\n\tPORT_LEAF\x10\x03*\x8a\x01\n\x0b\x43riticality\x12\x1b\n\x17\x43RITICALITY_UNSPECIFIED\x10\x00\x12\x14\n\x10\x43RITICALITY_BULK\x10\x01\x12\x1b\n\x17\x43RITICALITY_INTERACTIVE\x10\x02\x12\x14\n\x10\x43RITICALITY_WORK\x10\x03\x12\x15\n\x11\x43RITICALITY_VITAL\x10\x04:H\n\x05\x66\x65nce\x12\x1e.google.protobuf.MethodOptions\x18\xb5\x87\x03 \x01(\x0e\x32\x17.runway.common.v1.Fence:F\n\x04port\x12\x1e.google.protobuf.MethodOptions\x18\xb6\x87\x03 \x01(\x0e\x32\x16.runway.common.v1.Port:T\n\x0b\x63riticality\x12\x1e.google.protobuf.MethodOptions\x18\xb7\x87\x03 \x01(\x0e\x32\x1d.runway.common.v1.Criticality:/\n\x05roles\x12\x1e.google.protobuf.MethodOptions\x18\xb9\x87\x03 \x03(\t:1\n\x07lasting\x12\x1e.google.protobuf.MethodOptions\x18\xb8\x87\x03 \x01(\x08\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -33,9 +33,9 @@ _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'runway.common.v1.policy_pb2
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_FENCE']._serialized_start=86
-  _globals['_FENCE']._serialized_end=224
-  _globals['_PORT']._serialized_start=226
-  _globals['_PORT']._serialized_end=304
-  _globals['_CRITICALITY']._serialized_start=307
-  _globals['_CRITICALITY']._serialized_end=445
+  _globals['_FENCE']._serialized_end=253
+  _globals['_PORT']._serialized_start=255
+  _globals['_PORT']._serialized_end=333
+  _globals['_CRITICALITY']._serialized_start=336
+  _globals['_CRITICALITY']._serialized_end=474
 # @@protoc_insertion_point(module_scope)

@@ -8,6 +8,7 @@ policy is denied, so forgetting one fails closed.
 import builtins
 import google.protobuf.descriptor
 import google.protobuf.descriptor_pb2
+import google.protobuf.internal.containers
 import google.protobuf.internal.enum_type_wrapper
 import google.protobuf.internal.extension_dict
 import sys
@@ -41,7 +42,9 @@ class _FenceEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._EnumType
     FENCE_SERVICE: _Fence.ValueType  # 5
     """The shared secret of the installation in `runway-service-secret`: services and operators on the machine."""
     FENCE_OPERATOR: _Fence.ValueType  # 6
-    """An API key with the scope `operator`: acts on what people decide (reconciliation, drains)."""
+    """An API key with the role `operator`: acts on what people decide (reconciliation, drains)."""
+    FENCE_SERVICE_OR_CALLER: _Fence.ValueType  # 7
+    """The shared secret of the installation, for whatever it names; or an API key with one of the method's roles, within its tenant."""
 
 class Fence(_Fence, metaclass=_FenceEnumTypeWrapper):
     """What a call must present before its handler runs."""
@@ -61,7 +64,9 @@ commit; a fleet acts as the token's tenant and project.
 FENCE_SERVICE: Fence.ValueType  # 5
 """The shared secret of the installation in `runway-service-secret`: services and operators on the machine."""
 FENCE_OPERATOR: Fence.ValueType  # 6
-"""An API key with the scope `operator`: acts on what people decide (reconciliation, drains)."""
+"""An API key with the role `operator`: acts on what people decide (reconciliation, drains)."""
+FENCE_SERVICE_OR_CALLER: Fence.ValueType  # 7
+"""The shared secret of the installation, for whatever it names; or an API key with one of the method's roles, within its tenant."""
 Global___Fence: typing_extensions.TypeAlias = Fence
 
 class _Port:
@@ -129,6 +134,7 @@ Global___Criticality: typing_extensions.TypeAlias = Criticality
 FENCE_FIELD_NUMBER: builtins.int
 PORT_FIELD_NUMBER: builtins.int
 CRITICALITY_FIELD_NUMBER: builtins.int
+ROLES_FIELD_NUMBER: builtins.int
 LASTING_FIELD_NUMBER: builtins.int
 fence: google.protobuf.internal.extension_dict._ExtensionFieldDescriptor[google.protobuf.descriptor_pb2.MethodOptions, Global___Fence.ValueType]
 """Who may call this method. Required on every method."""
@@ -136,6 +142,10 @@ port: google.protobuf.internal.extension_dict._ExtensionFieldDescriptor[google.p
 """The port whose pool serves this method; PUBLIC where it is not set."""
 criticality: google.protobuf.internal.extension_dict._ExtensionFieldDescriptor[google.protobuf.descriptor_pb2.MethodOptions, Global___Criticality.ValueType]
 """What is shed last."""
+roles: google.protobuf.internal.extension_dict._ExtensionFieldDescriptor[google.protobuf.descriptor_pb2.MethodOptions, google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]]
+"""Roles of API keys that may call this method: admin, automation, reviewer, operator, auditor, worker. A method for keys that names
+none is denied to all of them.
+"""
 lasting: google.protobuf.internal.extension_dict._ExtensionFieldDescriptor[google.protobuf.descriptor_pb2.MethodOptions, builtins.bool]
 """A call that may last for long without working, such as a long poll: it holds no place while it lasts, and of one tenant only so many
 may. Streams always are.

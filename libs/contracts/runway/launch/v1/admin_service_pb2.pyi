@@ -198,9 +198,10 @@ class CreateApiKeyRequest(google.protobuf.message.Message):
     """For people."""
     @property
     def scopes(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
-        """caller (always), worker, operator, fleet. A key with `fleet` may do what `worker` may, and its worker processes get attempts of
-        every tenant; it is bound to no project, and has no rights in other tenants but under the lease of an attempt it was given.
-        `reviewer` may decide approvals.
+        """Roles: admin, automation, reviewer, operator, auditor, worker; and fleet, bulk. Where none of admin, automation, reviewer and auditor
+        is named, `caller` is granted beside: what automation and reviewer may, but to decide approvals. A key with `fleet` may do what
+        `worker` may, and its worker processes get attempts of every tenant; it is bound to no project, and has no rights in other tenants
+        but under the lease of an attempt it was given.
         `bulk` takes nothing away: calls with such a key are the first to be shed while the installation is overloaded.
         """
 

@@ -40,7 +40,7 @@ class AdminServiceStub:
     Errors: NOT_FOUND (tenant).
     """
     RevokeApiKey: grpc.UnaryUnaryMultiCallable[runway.launch.v1.admin_service_pb2.RevokeApiKeyRequest, runway.launch.v1.admin_service_pb2.RevokeApiKeyResponse]
-    """Ends an API key; other services forget it within 30 s.
+    """Ends an API key: every service refuses it within a second.
     Errors: NOT_FOUND.
     """
 
@@ -62,7 +62,7 @@ class AdminServiceAsyncStub(AdminServiceStub):
     Errors: NOT_FOUND (tenant).
     """
     RevokeApiKey: grpc.aio.UnaryUnaryMultiCallable[runway.launch.v1.admin_service_pb2.RevokeApiKeyRequest, runway.launch.v1.admin_service_pb2.RevokeApiKeyResponse]  # type: ignore[assignment]
-    """Ends an API key; other services forget it within 30 s.
+    """Ends an API key: every service refuses it within a second.
     Errors: NOT_FOUND.
     """
 
@@ -105,7 +105,7 @@ class AdminServiceServicer(metaclass=abc.ABCMeta):
         request: runway.launch.v1.admin_service_pb2.RevokeApiKeyRequest,
         context: _ServicerContext,
     ) -> typing.Union[runway.launch.v1.admin_service_pb2.RevokeApiKeyResponse, collections.abc.Awaitable[runway.launch.v1.admin_service_pb2.RevokeApiKeyResponse]]:
-        """Ends an API key; other services forget it within 30 s.
+        """Ends an API key: every service refuses it within a second.
         Errors: NOT_FOUND.
         """
 

@@ -26,7 +26,8 @@ if _version_not_supported:
 
 
 class ScopeServiceStub(object):
-    """Served on the control port, with the installation's shared secret. A switch is a fence: once a point has acknowledged it, nothing that
+    """Served on the control port, with the installation's shared secret; or with a key that has the role `operator`, for its own tenant and
+    its projects alone: anything else is NOT_FOUND to it. A switch is a fence: once a point has acknowledged it, nothing that
     it stops can commit there, whatever workers do. Every change keeps who, why and when. Every method may also answer UNAUTHENTICATED,
     INVALID_FIELD and AUTHORITY_UNREACHABLE.
     """
@@ -60,7 +61,8 @@ class ScopeServiceStub(object):
 
 
 class ScopeServiceServicer(object):
-    """Served on the control port, with the installation's shared secret. A switch is a fence: once a point has acknowledged it, nothing that
+    """Served on the control port, with the installation's shared secret; or with a key that has the role `operator`, for its own tenant and
+    its projects alone: anything else is NOT_FOUND to it. A switch is a fence: once a point has acknowledged it, nothing that
     it stops can commit there, whatever workers do. Every change keeps who, why and when. Every method may also answer UNAUTHENTICATED,
     INVALID_FIELD and AUTHORITY_UNREACHABLE.
     """
@@ -130,7 +132,8 @@ def add_ScopeServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class ScopeService(object):
-    """Served on the control port, with the installation's shared secret. A switch is a fence: once a point has acknowledged it, nothing that
+    """Served on the control port, with the installation's shared secret; or with a key that has the role `operator`, for its own tenant and
+    its projects alone: anything else is NOT_FOUND to it. A switch is a fence: once a point has acknowledged it, nothing that
     it stops can commit there, whatever workers do. Every change keeps who, why and when. Every method may also answer UNAUTHENTICATED,
     INVALID_FIELD and AUTHORITY_UNREACHABLE.
     """

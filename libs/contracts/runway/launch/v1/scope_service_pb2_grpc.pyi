@@ -21,7 +21,8 @@ GRPC_GENERATED_VERSION: str
 GRPC_VERSION: str
 
 class ScopeServiceStub:
-    """Served on the control port, with the installation's shared secret. A switch is a fence: once a point has acknowledged it, nothing that
+    """Served on the control port, with the installation's shared secret; or with a key that has the role `operator`, for its own tenant and
+    its projects alone: anything else is NOT_FOUND to it. A switch is a fence: once a point has acknowledged it, nothing that
     it stops can commit there, whatever workers do. Every change keeps who, why and when. Every method may also answer UNAUTHENTICATED,
     INVALID_FIELD and AUTHORITY_UNREACHABLE.
     """
@@ -50,7 +51,8 @@ class ScopeServiceStub:
 
 @typing.type_check_only
 class ScopeServiceAsyncStub(ScopeServiceStub):
-    """Served on the control port, with the installation's shared secret. A switch is a fence: once a point has acknowledged it, nothing that
+    """Served on the control port, with the installation's shared secret; or with a key that has the role `operator`, for its own tenant and
+    its projects alone: anything else is NOT_FOUND to it. A switch is a fence: once a point has acknowledged it, nothing that
     it stops can commit there, whatever workers do. Every change keeps who, why and when. Every method may also answer UNAUTHENTICATED,
     INVALID_FIELD and AUTHORITY_UNREACHABLE.
     """
@@ -75,7 +77,8 @@ class ScopeServiceAsyncStub(ScopeServiceStub):
     """
 
 class ScopeServiceServicer(metaclass=abc.ABCMeta):
-    """Served on the control port, with the installation's shared secret. A switch is a fence: once a point has acknowledged it, nothing that
+    """Served on the control port, with the installation's shared secret; or with a key that has the role `operator`, for its own tenant and
+    its projects alone: anything else is NOT_FOUND to it. A switch is a fence: once a point has acknowledged it, nothing that
     it stops can commit there, whatever workers do. Every change keeps who, why and when. Every method may also answer UNAUTHENTICATED,
     INVALID_FIELD and AUTHORITY_UNREACHABLE.
     """

@@ -26,7 +26,7 @@ from buf.validate import validate_pb2 as buf_dot_validate_dot_validate__pb2
 from runway.common.v1 import policy_pb2 as runway_dot_common_dot_v1_dot_policy__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n/runway/internal/launch/v1/launch_internal.proto\x12\x19runway.internal.launch.v1\x1a\x1b\x62uf/validate/validate.proto\x1a\x1drunway/common/v1/policy.proto\"9\n\x15ResolveCallersRequest\x12 \n\x0bkey_digests\x18\x01 \x03(\x0c\x42\x0b\xbaH\x08\x92\x01\x05\x08\x01\x10\xf4\x03\"l\n\x0c\x43\x61llerRecord\x12\r\n\x05known\x18\x01 \x01(\x08\x12\x0e\n\x06tenant\x18\x02 \x01(\t\x12\x0f\n\x07project\x18\x03 \x01(\t\x12\x0e\n\x06scopes\x18\x04 \x03(\t\x12\x0e\n\x06key_id\x18\x05 \x01(\x0c\x12\x0c\n\x04name\x18\x06 \x01(\t\"R\n\x16ResolveCallersResponse\x12\x38\n\x07\x63\x61llers\x18\x01 \x03(\x0b\x32\'.runway.internal.launch.v1.CallerRecord\"1\n\x12GetVersionsRequest\x12\x1b\n\x07\x64igests\x18\x01 \x03(\x0c\x42\n\xbaH\x07\x92\x01\x04\x08\x01\x10\x64\"-\n\rVersionRecord\x12\x0e\n\x06\x64igest\x18\x01 \x01(\x0c\x12\x0c\n\x04spec\x18\x02 \x01(\x0c\"Q\n\x13GetVersionsResponse\x12:\n\x08versions\x18\x01 \x03(\x0b\x32(.runway.internal.launch.v1.VersionRecord\"0\n\x10GetOwnersRequest\x12\x1c\n\x07run_ids\x18\x01 \x03(\x0c\x42\x0b\xbaH\x08\x92\x01\x05\x08\x01\x10\xe8\x07\"=\n\x0bOwnerRecord\x12\r\n\x05known\x18\x01 \x01(\x08\x12\x0e\n\x06tenant\x18\x02 \x01(\t\x12\x0f\n\x07project\x18\x03 \x01(\t\"K\n\x11GetOwnersResponse\x12\x36\n\x06owners\x18\x01 \x03(\x0b\x32&.runway.internal.launch.v1.OwnerRecord2\xfa\x02\n\x15LaunchInternalService\x12\x7f\n\x0eResolveCallers\x12\x30.runway.internal.launch.v1.ResolveCallersRequest\x1a\x31.runway.internal.launch.v1.ResolveCallersResponse\"\x08\xa8\xbb\x18\x05\xb0\xbb\x18\x02\x12r\n\x0bGetVersions\x12-.runway.internal.launch.v1.GetVersionsRequest\x1a..runway.internal.launch.v1.GetVersionsResponse\"\x04\xa8\xbb\x18\x05\x12l\n\tGetOwners\x12+.runway.internal.launch.v1.GetOwnersRequest\x1a,.runway.internal.launch.v1.GetOwnersResponse\"\x04\xa8\xbb\x18\x05\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n/runway/internal/launch/v1/launch_internal.proto\x12\x19runway.internal.launch.v1\x1a\x1b\x62uf/validate/validate.proto\x1a\x1drunway/common/v1/policy.proto\"9\n\x15ResolveCallersRequest\x12 \n\x0bkey_digests\x18\x01 \x03(\x0c\x42\x0b\xbaH\x08\x92\x01\x05\x08\x01\x10\xf4\x03\"\x80\x01\n\x0c\x43\x61llerRecord\x12\r\n\x05known\x18\x01 \x01(\x08\x12\x0e\n\x06tenant\x18\x02 \x01(\t\x12\x0f\n\x07project\x18\x03 \x01(\t\x12\x0e\n\x06scopes\x18\x04 \x03(\t\x12\x0e\n\x06key_id\x18\x05 \x01(\x0c\x12\x0c\n\x04name\x18\x06 \x01(\t\x12\x12\n\nexpires_ms\x18\x07 \x01(\x03\"R\n\x16ResolveCallersResponse\x12\x38\n\x07\x63\x61llers\x18\x01 \x03(\x0b\x32\'.runway.internal.launch.v1.CallerRecord\"1\n\x12GetVersionsRequest\x12\x1b\n\x07\x64igests\x18\x01 \x03(\x0c\x42\n\xbaH\x07\x92\x01\x04\x08\x01\x10\x64\"-\n\rVersionRecord\x12\x0e\n\x06\x64igest\x18\x01 \x01(\x0c\x12\x0c\n\x04spec\x18\x02 \x01(\x0c\"Q\n\x13GetVersionsResponse\x12:\n\x08versions\x18\x01 \x03(\x0b\x32(.runway.internal.launch.v1.VersionRecord\"0\n\x10GetOwnersRequest\x12\x1c\n\x07run_ids\x18\x01 \x03(\x0c\x42\x0b\xbaH\x08\x92\x01\x05\x08\x01\x10\xe8\x07\"=\n\x0bOwnerRecord\x12\r\n\x05known\x18\x01 \x01(\x08\x12\x0e\n\x06tenant\x18\x02 \x01(\t\x12\x0f\n\x07project\x18\x03 \x01(\t\"K\n\x11GetOwnersResponse\x12\x36\n\x06owners\x18\x01 \x03(\x0b\x32&.runway.internal.launch.v1.OwnerRecord2\xfa\x02\n\x15LaunchInternalService\x12\x7f\n\x0eResolveCallers\x12\x30.runway.internal.launch.v1.ResolveCallersRequest\x1a\x31.runway.internal.launch.v1.ResolveCallersResponse\"\x08\xa8\xbb\x18\x05\xb0\xbb\x18\x02\x12r\n\x0bGetVersions\x12-.runway.internal.launch.v1.GetVersionsRequest\x1a..runway.internal.launch.v1.GetVersionsResponse\"\x04\xa8\xbb\x18\x05\x12l\n\tGetOwners\x12+.runway.internal.launch.v1.GetOwnersRequest\x1a,.runway.internal.launch.v1.GetOwnersResponse\"\x04\xa8\xbb\x18\x05\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -47,22 +47,22 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_LAUNCHINTERNALSERVICE'].methods_by_name['GetOwners']._serialized_options = b'\250\273\030\005'
   _globals['_RESOLVECALLERSREQUEST']._serialized_start=138
   _globals['_RESOLVECALLERSREQUEST']._serialized_end=195
-  _globals['_CALLERRECORD']._serialized_start=197
-  _globals['_CALLERRECORD']._serialized_end=305
-  _globals['_RESOLVECALLERSRESPONSE']._serialized_start=307
-  _globals['_RESOLVECALLERSRESPONSE']._serialized_end=389
-  _globals['_GETVERSIONSREQUEST']._serialized_start=391
-  _globals['_GETVERSIONSREQUEST']._serialized_end=440
-  _globals['_VERSIONRECORD']._serialized_start=442
-  _globals['_VERSIONRECORD']._serialized_end=487
-  _globals['_GETVERSIONSRESPONSE']._serialized_start=489
-  _globals['_GETVERSIONSRESPONSE']._serialized_end=570
-  _globals['_GETOWNERSREQUEST']._serialized_start=572
-  _globals['_GETOWNERSREQUEST']._serialized_end=620
-  _globals['_OWNERRECORD']._serialized_start=622
-  _globals['_OWNERRECORD']._serialized_end=683
-  _globals['_GETOWNERSRESPONSE']._serialized_start=685
-  _globals['_GETOWNERSRESPONSE']._serialized_end=760
-  _globals['_LAUNCHINTERNALSERVICE']._serialized_start=763
-  _globals['_LAUNCHINTERNALSERVICE']._serialized_end=1141
+  _globals['_CALLERRECORD']._serialized_start=198
+  _globals['_CALLERRECORD']._serialized_end=326
+  _globals['_RESOLVECALLERSRESPONSE']._serialized_start=328
+  _globals['_RESOLVECALLERSRESPONSE']._serialized_end=410
+  _globals['_GETVERSIONSREQUEST']._serialized_start=412
+  _globals['_GETVERSIONSREQUEST']._serialized_end=461
+  _globals['_VERSIONRECORD']._serialized_start=463
+  _globals['_VERSIONRECORD']._serialized_end=508
+  _globals['_GETVERSIONSRESPONSE']._serialized_start=510
+  _globals['_GETVERSIONSRESPONSE']._serialized_end=591
+  _globals['_GETOWNERSREQUEST']._serialized_start=593
+  _globals['_GETOWNERSREQUEST']._serialized_end=641
+  _globals['_OWNERRECORD']._serialized_start=643
+  _globals['_OWNERRECORD']._serialized_end=704
+  _globals['_GETOWNERSRESPONSE']._serialized_start=706
+  _globals['_GETOWNERSRESPONSE']._serialized_end=781
+  _globals['_LAUNCHINTERNALSERVICE']._serialized_start=784
+  _globals['_LAUNCHINTERNALSERVICE']._serialized_end=1162
 # @@protoc_insertion_point(module_scope)

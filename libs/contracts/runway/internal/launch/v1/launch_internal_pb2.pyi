@@ -51,8 +51,9 @@ class CallerRecord(google.protobuf.message.Message):
     SCOPES_FIELD_NUMBER: builtins.int
     KEY_ID_FIELD_NUMBER: builtins.int
     NAME_FIELD_NUMBER: builtins.int
+    EXPIRES_MS_FIELD_NUMBER: builtins.int
     known: builtins.bool
-    """Whether the key exists and is not revoked."""
+    """Whether the key exists, is not revoked and has not expired."""
     tenant: builtins.str
     """Owner."""
     project: builtins.str
@@ -61,9 +62,11 @@ class CallerRecord(google.protobuf.message.Message):
     """Id of the key, 16 bytes."""
     name: builtins.str
     """For people and logs."""
+    expires_ms: builtins.int
+    """When it ends by itself, milliseconds since the Unix epoch; 0: never."""
     @property
     def scopes(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
-        """caller, worker, operator."""
+        """Its roles; and fleet, bulk."""
 
     def __init__(
         self,
@@ -74,8 +77,9 @@ class CallerRecord(google.protobuf.message.Message):
         scopes: collections.abc.Iterable[builtins.str] | None = ...,
         key_id: builtins.bytes = ...,
         name: builtins.str = ...,
+        expires_ms: builtins.int = ...,
     ) -> None: ...
-    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["key_id", b"key_id", "known", b"known", "name", b"name", "project", b"project", "scopes", b"scopes", "tenant", b"tenant"]
+    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["expires_ms", b"expires_ms", "key_id", b"key_id", "known", b"known", "name", b"name", "project", b"project", "scopes", b"scopes", "tenant", b"tenant"]
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
 
 Global___CallerRecord: typing_extensions.TypeAlias = CallerRecord
