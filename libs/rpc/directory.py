@@ -17,7 +17,6 @@ from libs.kernel.refusal import Reason, Refusal
 from libs.rpc.identity import Caller, CallerDirectory
 from libs.telemetry.catalogue import CALLER_CACHE
 
-
 AWAY_MS = 5_000
 """How long after the authority did not answer nobody waits for it again."""
 

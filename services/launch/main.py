@@ -6,7 +6,9 @@ from runway.internal.fence.v1 import fence_pb2
 from runway.internal.launch.v1.launch_internal_pb2_grpc import add_LaunchInternalServiceServicer_to_server
 from runway.launch.v1.admin_service_pb2_grpc import add_AdminServiceServicer_to_server
 from runway.launch.v1.approval_service_pb2_grpc import add_ApprovalServiceServicer_to_server
+from runway.launch.v1.key_service_pb2_grpc import add_KeyServiceServicer_to_server
 from runway.launch.v1.launch_service_pb2_grpc import add_LaunchServiceServicer_to_server
+from runway.launch.v1.project_service_pb2_grpc import add_ProjectServiceServicer_to_server
 from runway.launch.v1.scope_service_pb2_grpc import add_ScopeServiceServicer_to_server
 from runway.launch.v1.tree_service_pb2_grpc import add_TreeServiceServicer_to_server
 
@@ -39,12 +41,14 @@ from services.launch.ports_approvals import ApprovalPorts
 from services.launch.servicer import LaunchServicer
 from services.launch.servicer_approvals import ApprovalServicer
 from services.launch.servicer_control import AdminServicer, InternalServicer, LaunchCallers, LaunchFences
+from services.launch.servicer_keys import KeyServicer, ProjectServicer
 from services.launch.servicer_scopes import ScopeServicer
 from services.launch.servicer_trees import TreeServicer
 from services.launch.settings import LaunchSettings
 from services.launch.store.approvals import ApprovalReads
 from services.launch.store.catalogue import CatalogueStore
 from services.launch.store.children import ChildReads
+from services.launch.store.projects import ProjectStore
 from services.launch.store.promotion import LaunchPromotion
 from services.launch.store.reads import LaunchReads
 from services.launch.store.retention import LaunchRetention
@@ -89,6 +93,7 @@ async def compose(host: Host) -> Service:
         envelopes=EnvelopeClient(host.peers),
         catalogue=CatalogueStore(db, parse_spec, host.clock, settings.newest_ttl_ms),
         tenancy=TenancyStore(control_db),
+        projects=ProjectStore(control_db),
         points=PointClients(host.peers),
         notices=EventNotices(host.ids),
         hub=hub,
@@ -132,6 +137,8 @@ async def compose(host: Host) -> Service:
             Mounted(add_ApprovalServiceServicer_to_server, approvals, "runway.launch.v1.ApprovalService"),
             Mounted(add_ScopeServiceServicer_to_server, ScopeServicer(switches), "runway.launch.v1.ScopeService"),
             Mounted(add_TreeServiceServicer_to_server, TreeServicer(ports, control), "runway.launch.v1.TreeService"),
+            Mounted(add_KeyServiceServicer_to_server, KeyServicer(ports), "runway.launch.v1.KeyService"),
+            Mounted(add_ProjectServiceServicer_to_server, ProjectServicer(ports), "runway.launch.v1.ProjectService"),
             Mounted(add_AdminServiceServicer_to_server, AdminServicer(ports), "runway.launch.v1.AdminService"),
             Mounted(
                 add_LaunchInternalServiceServicer_to_server,

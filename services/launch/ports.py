@@ -28,6 +28,7 @@ from services.launch.domain.facts import (
     InFlight,
     KeyRecord,
     Notice,
+    Project,
     ScopeFacts,
     Usage,
     Version,
@@ -306,16 +307,48 @@ class Tenancy(Protocol):
         """The tenant, if it exists."""
         ...
 
-    async def add_key(self, key: KeyRecord, now_ms: int) -> bool:
+    async def add_key(self, key: KeyRecord) -> bool:
         """Stores a key; False when the tenant does not exist."""
         ...
 
-    async def revoke_key(self, key_id: UUID, now_ms: int) -> int | None:
-        """When the key was revoked (the first time); None: no such key."""
+    async def revoke_key(self, key_id: UUID, now_ms: int, by: str, tenant: str, project: str) -> KeyRecord | None:
+        """The key as it stands, revoked; None where there is none of this tenant (empty: any) and project."""
         ...
 
-    async def keys(self, digests: Sequence[bytes]) -> dict[bytes, KeyRecord]:
+    async def keys(self, digests: Sequence[bytes], now_ms: int) -> dict[bytes, KeyRecord]:
         """Keys that are valid."""
+        ...
+
+    async def keys_of(
+        self, tenant: str, project: str, before: UUID, now_ms: int, *, ended: bool, limit: int
+    ) -> list[KeyRecord]:
+        """Keys of a tenant, or of a project of it, newest first."""
+        ...
+
+
+class Projects(Protocol):
+    """Projects of tenants."""
+
+    async def add_project(self, tenant: str, project: str, now_ms: int, by: str) -> bool:
+        """Whether it was not there."""
+        ...
+
+    async def settle_project(self, tenant: str, project: str, now_ms: int, by: str) -> None:
+        """Something is published in it: it is one that is listed."""
+        ...
+
+    async def project(self, tenant: str, project: str) -> Project | None:
+        """One that has a row."""
+        ...
+
+    async def projects(self, tenant: str, after: str, limit: int, only: str) -> list[Project]:
+        """By name; `only` that one, where it is named."""
+        ...
+
+    async def turn_project(
+        self, tenant: str, project: str, state: int, reason: str, now_ms: int, by: str, expected: int | None
+    ) -> Project | None:
+        """The project after the change; None where nothing was to change, or `expected` lost."""
         ...
 
 
@@ -476,6 +509,7 @@ class Ports:
     envelopes: Envelopes
     catalogue: Catalogue
     tenancy: Tenancy
+    projects: Projects
     points: Points
     notices: Notices
     hub: Hub

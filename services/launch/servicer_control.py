@@ -12,9 +12,14 @@ from libs.kernel.ids import uuid_from_text
 from libs.kernel.refusal import Reason, Refusal, unreachable
 from libs.rpc.identity import Caller
 from services.launch import translate
-from services.launch.app.manage_tenants import create_key, get_tenant, put_tenant, revoke_key
+from services.launch.app.manage_tenants import KeyAsk, create_key, get_tenant, put_tenant, revoke_key
 from services.launch.domain.facts import KeyRecord
 from services.launch.ports import LeafReads, Ports
+
+OPERATORS = "operators"
+"""Who acts with the installation's secret."""
+EXACT = frozenset({"admin", "automation", "reviewer", "auditor"})
+"""Roles beside which a key is granted nothing that it does not name."""
 
 
 class AdminServicer(admin_service_pb2_grpc.AdminServiceServicer):
@@ -36,14 +41,18 @@ class AdminServicer(admin_service_pb2_grpc.AdminServiceServicer):
 
     async def CreateApiKey(self, request: admin_pb.CreateApiKeyRequest, context: Any) -> admin_pb.CreateApiKeyResponse:
         """See the contract."""
-        key = await create_key(self._ports, request.tenant, request.project, request.scopes, request.name)
-        created = translate.timestamp(key.created_ms)
-        return admin_pb.CreateApiKeyResponse(key_id=str(key.key_id), api_key=key.text, created_at=created)
+        scopes = set(request.scopes)
+        if not scopes & EXACT:
+            scopes.add("caller")
+        ask = KeyAsk(request.tenant, request.project, tuple(scopes), request.name, OPERATORS)
+        key = await create_key(self._ports, ask)
+        created = translate.timestamp(key.record.created_ms)
+        return admin_pb.CreateApiKeyResponse(key_id=str(key.record.key_id), api_key=key.text, created_at=created)
 
     async def RevokeApiKey(self, request: admin_pb.RevokeApiKeyRequest, context: Any) -> admin_pb.RevokeApiKeyResponse:
         """See the contract."""
-        revoked = await revoke_key(self._ports, uuid_from_text(request.key_id, "key_id"))
-        return admin_pb.RevokeApiKeyResponse(revoked_at=translate.timestamp(revoked))
+        revoked = await revoke_key(self._ports, uuid_from_text(request.key_id, "key_id"), OPERATORS)
+        return admin_pb.RevokeApiKeyResponse(revoked_at=translate.timestamp(revoked.revoked_ms))
 
 
 class InternalServicer(launch_internal_pb2_grpc.LaunchInternalServiceServicer):
@@ -57,7 +66,7 @@ class InternalServicer(launch_internal_pb2_grpc.LaunchInternalServiceServicer):
         self, request: internal_pb.ResolveCallersRequest, context: Any
     ) -> internal_pb.ResolveCallersResponse:
         """See the contract."""
-        found = await self._ports.tenancy.keys(list(request.key_digests))
+        found = await self._ports.tenancy.keys(list(request.key_digests), self._ports.clock.now_ms())
         return internal_pb.ResolveCallersResponse(callers=[_record(found.get(key)) for key in request.key_digests])
 
     async def GetVersions(self, request: internal_pb.GetVersionsRequest, context: Any) -> internal_pb.GetVersionsResponse:
@@ -87,6 +96,7 @@ def _record(key: KeyRecord | None) -> internal_pb.CallerRecord:
         scopes=key.scopes,
         key_id=key.key_id.bytes,
         name=key.name,
+        expires_ms=key.expires_ms,
     )
 
 
@@ -98,10 +108,10 @@ class LaunchCallers:
 
     async def resolve(self, key_digest: bytes) -> Caller | None:
         """Whose key it is."""
-        key = (await self._ports.tenancy.keys([key_digest])).get(key_digest)
+        key = (await self._ports.tenancy.keys([key_digest], self._ports.clock.now_ms())).get(key_digest)
         if key is None:
             return None
-        return Caller(key.tenant, key.project, str(key.key_id), frozenset(key.scopes), key.name)
+        return Caller(key.tenant, key.project, str(key.key_id), frozenset(key.scopes), key.name, key.expires_ms)
 
 
 class LaunchFences:

@@ -7,7 +7,8 @@ from runway.launch.v1 import scope_service_pb2 as pb
 from runway.launch.v1 import scope_service_pb2_grpc
 
 from libs.kernel.epochs import Mode
-from libs.kernel.refusal import invalid_field
+from libs.kernel.refusal import invalid_field, not_found
+from libs.rpc.identity import current_call
 from services.launch import translate
 from services.launch.app.stop_scopes import Ask, Seen, Switches
 from services.launch.domain.scopes import Change, Kind, Name
@@ -32,23 +33,27 @@ class ScopeServicer(scope_service_pb2_grpc.ScopeServiceServicer):
 
     async def StopScope(self, request: pb.StopScopeRequest, context: Any) -> pb.StopScopeResponse:
         """See the contract."""
+        name = Name(_KIND_OF[request.kind], request.name)
         ask = Ask(
-            Name(_KIND_OF[request.kind], request.name),
-            Change(request.actor, request.reason),
+            name,
+            Change(_may(name, request.actor), request.reason),
             request.expected_epoch if request.HasField("expected_epoch") else None,
             dry_run=request.dry_run,
             unseen=request.unseen,
+            by_key=current_call().caller is not None,
         )
         seen = await self._switches.stop(ask, Mode(int(request.mode)))
         return pb.StopScopeResponse(scope=_message(seen), extent=_extent(seen), changed=seen.changed)
 
     async def ReleaseScope(self, request: pb.ReleaseScopeRequest, context: Any) -> pb.ReleaseScopeResponse:
         """See the contract."""
+        name = Name(_KIND_OF[request.kind], request.name)
         ask = Ask(
-            Name(_KIND_OF[request.kind], request.name),
-            Change(request.actor, request.reason),
+            name,
+            Change(_may(name, request.actor), request.reason),
             request.expected_epoch if request.HasField("expected_epoch") else None,
             dry_run=request.dry_run,
+            by_key=current_call().caller is not None,
         )
         seen = await self._switches.release(ask)
         return pb.ReleaseScopeResponse(scope=_message(seen), extent=_extent(seen))
@@ -56,13 +61,13 @@ class ScopeServicer(scope_service_pb2_grpc.ScopeServiceServicer):
     async def ListScopes(self, request: pb.ListScopesRequest, context: Any) -> pb.ListScopesResponse:
         """See the contract."""
         size = request.page_size or PAGE
-        found = await self._switches.listed(request.released, _after(request.page_token), size + 1)
+        found = await self._switches.listed(request.released, _after(request.page_token), size + 1, _tenant())
         more = f"{found[size - 1].scope.name.kind}\n{found[size - 1].scope.name.scope_id}" if len(found) > size else ""
         return pb.ListScopesResponse(scopes=[_message(seen) for seen in found[:size]], next_page_token=more)
 
     async def ListScopeChanges(self, request: pb.ListScopeChangesRequest, context: Any) -> pb.ListScopeChangesResponse:
         """See the contract."""
-        found = await self._switches.changes(request.before or NEWEST, request.page_size or PAGE)
+        found = await self._switches.changes(request.before or NEWEST, request.page_size or PAGE, _tenant())
         return pb.ListScopeChangesResponse(
             changes=[
                 pb.ScopeChange(
@@ -78,6 +83,28 @@ class ScopeServicer(scope_service_pb2_grpc.ScopeServiceServicer):
                 for row in found
             ]
         )
+
+
+def _tenant() -> tuple[str, str]:
+    """Whose switches a key may see, and of which project; empty where the installation's secret came with the call."""
+    caller = current_call().caller
+    return (caller.tenant, caller.project) if caller is not None else ("", "")
+
+
+def _may(name: Name, actor: str) -> str:
+    """Who acts. An operator's key acts on its own tenant and projects alone; one that is bound to a project on that."""
+    caller = current_call().caller
+    if caller is None:
+        return actor
+    own_tenant = name.kind is Kind.TENANT and name.scope_id == caller.tenant and not caller.project
+    own_project = name.kind is Kind.PROJECT and (
+        name.scope_id == f"{caller.tenant}/{caller.project}"
+        if caller.project
+        else name.scope_id.startswith(f"{caller.tenant}/")
+    )
+    if not (own_tenant or own_project):
+        raise not_found(str(name.kind))
+    return f"{translate.actor(caller)} ({actor})" if actor else translate.actor(caller)
 
 
 def _after(token: str) -> tuple[str, str]:

@@ -1,7 +1,6 @@
 """Tenants and API keys: made, changed, revoked, resolved. A key's text exists in one answer and nowhere else."""
 
 import base64
-from collections.abc import Sequence
 from uuid import UUID
 
 from libs.kernel.ids import digest
@@ -20,9 +19,8 @@ FLEET = "fleet"
 class NewKey:
     """A key that was just made; `text` is the secret."""
 
-    key_id: UUID
+    record: KeyRecord
     text: str
-    created_ms: int
 
 
 async def put_tenant(
@@ -54,25 +52,48 @@ async def get_tenant(ports: Ports, tenant: str) -> Account:
     return account
 
 
-async def create_key(ports: Ports, tenant: str, project: str, scopes: Sequence[str], name: str) -> NewKey:
+@value(frozen=True, slots=True)
+class KeyAsk:
+    """A key that somebody wants; `lasts_ms` 0: for ever."""
+
+    tenant: str
+    project: str
+    scopes: tuple[str, ...]
+    name: str
+    by: str
+    lasts_ms: int = 0
+
+
+async def create_key(ports: Ports, ask: KeyAsk) -> NewKey:
     """A new key of 256 random bits; only its digest is stored."""
-    if project and not NAME.match(project):
+    if ask.project and not NAME.match(ask.project):
         raise invalid_field("project", "must be 1 to 63 of a-z, 0-9, '-', '_'", "use such a name")
-    if project and FLEET in scopes:
+    if ask.project and FLEET in ask.scopes:
         raise invalid_field("project", "binds a key that serves every tenant", "leave it empty, or ask for the scope worker")
+    if "\0" in ask.name:
+        raise invalid_field("name", "holds a NUL character", "leave it out")
     random = ports.ids.random128().bytes + ports.ids.random128().bytes
     text = "rk_" + base64.urlsafe_b64encode(random).decode().rstrip("=")
     now = ports.clock.now_ms()
-    granted = tuple(sorted({"caller", *scopes}))
-    record = KeyRecord(digest(text.encode()), ports.ids.uuid7(), tenant, project, granted, name)
-    if not await ports.tenancy.add_key(record, now):
+    record = KeyRecord(
+        digest(text.encode()),
+        ports.ids.uuid7(),
+        ask.tenant,
+        ask.project,
+        tuple(sorted(set(ask.scopes))),
+        ask.name,
+        created_ms=now,
+        created_by=ask.by,
+        expires_ms=now + ask.lasts_ms if ask.lasts_ms else 0,
+    )
+    if not await ports.tenancy.add_key(record):
         raise not_found("tenant")
-    return NewKey(record.key_id, text, now)
+    return NewKey(record, text)
 
 
-async def revoke_key(ports: Ports, key_id: UUID) -> int:
-    """When the key was revoked, the first time."""
-    revoked = await ports.tenancy.revoke_key(key_id, ports.clock.now_ms())
+async def revoke_key(ports: Ports, key_id: UUID, by: str, tenant: str = "", project: str = "") -> KeyRecord:
+    """The key, revoked; of this tenant and project where they are named."""
+    revoked = await ports.tenancy.revoke_key(key_id, ports.clock.now_ms(), by, tenant, project)
     if revoked is None:
         raise not_found("API key")
     return revoked

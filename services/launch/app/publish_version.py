@@ -27,4 +27,6 @@ async def publish_version(
 ) -> tuple[Version, bool]:
     """The version, and whether this call made it. Equal content is the same version."""
     refuse_invalid(spec)
-    return await ports.catalogue.publish(tenant, project, spec, raw, publisher, ports.clock.now_ms())
+    now_ms = ports.clock.now_ms()
+    await ports.projects.settle_project(tenant, project, now_ms, publisher)
+    return await ports.catalogue.publish(tenant, project, spec, raw, publisher, now_ms)

@@ -39,8 +39,8 @@ class ScopeRows(Protocol):
         """The scope after the decision, and whether it changed it. Its raises leave after the commit."""
         ...
 
-    async def listed(self, released: bool, after: tuple[str, str], limit: int) -> list[Scope]:
-        """By kind and name."""
+    async def listed(self, released: bool, after: tuple[str, str], limit: int, of: tuple[str, str]) -> list[Scope]:
+        """By kind and name; of a tenant and a project of it alone, where they are named."""
         ...
 
     async def all_scopes(self) -> list[Scope]:
@@ -63,8 +63,8 @@ class ScopeRows(Protocol):
         """Whether there is such a tenant or project."""
         ...
 
-    async def changes(self, before: int, limit: int) -> list[Mapping[str, Any]]:
-        """The newest changes before a number."""
+    async def changes(self, before: int, limit: int, of: tuple[str, str]) -> list[Mapping[str, Any]]:
+        """The newest changes before a number; of a tenant and a project of it alone, where they are named."""
         ...
 
 
@@ -99,6 +99,23 @@ class Ask:
     expected_epoch: int | None = None
     dry_run: bool = False
     unseen: bool = False
+    by_key: bool = False
+    """Asked by an operator of the tenant itself: what who runs the installation has stopped is not his to change."""
+
+
+KEY_PREFIX = "key:"
+"""What the actor of a change begins with that a tenant's own operator has made."""
+
+
+def check_whose(former: Scope | None, ask: Ask) -> None:
+    """METHOD_DENIED where a tenant's operator would change what somebody above has stopped."""
+    if ask.by_key and former is not None and former.mode != Mode.OPEN and not former.actor.startswith(KEY_PREFIX):
+        raise Refusal(
+            Reason.METHOD_DENIED,
+            f"{ask.name.kind} {ask.name.scope_id} was stopped by who runs the installation",
+            remedy="ask them",
+            detail={"actor": former.actor},
+        )
 
 
 class Switches:
@@ -123,6 +140,7 @@ class Switches:
         now_ms = self._clock.now_ms()
 
         def decide(former: Scope | None, incarnation: int) -> Scope | None:
+            check_whose(former, ask)
             check_epoch(former, ask.expected_epoch)
             return stopped(former, ask.name, mode, ask.change, incarnation, now_ms)
 
@@ -134,20 +152,23 @@ class Switches:
         now_ms = self._clock.now_ms()
 
         def decide(former: Scope | None, incarnation: int) -> Scope | None:
+            check_whose(former, ask)
             check_epoch(former, ask.expected_epoch)
             return released(former, ask.change, incarnation, now_ms)
 
         return await self._decided(ask, decide, now_ms)
 
-    async def listed(self, with_released: bool, after: tuple[str, str], limit: int) -> list[Seen]:
-        """By kind and name."""
-        scopes = await self._rows.listed(with_released, after, limit)
+    async def listed(
+        self, with_released: bool, after: tuple[str, str], limit: int, of: tuple[str, str] = ("", "")
+    ) -> list[Seen]:
+        """By kind and name; of a tenant and a project of it alone, where they are named."""
+        scopes = await self._rows.listed(with_released, after, limit, of)
         acks = await self._rows.acks([scope.name for scope in scopes])
         return [Seen(scope, acks.get(scope.name, {})) for scope in scopes]
 
-    async def changes(self, before: int, limit: int) -> list[Mapping[str, Any]]:
-        """The newest changes before a number."""
-        return await self._rows.changes(before, limit)
+    async def changes(self, before: int, limit: int, of: tuple[str, str] = ("", "")) -> list[Mapping[str, Any]]:
+        """The newest changes before a number; of a tenant and a project of it alone, where they are named."""
+        return await self._rows.changes(before, limit, of)
 
     async def acknowledge(self, acks: Sequence[Ack]) -> None:
         """Points committed what the outbox brought them."""

@@ -24,6 +24,8 @@ class Account:
     version: int
     max_active_descendants: int = 0
     active_descendants: int = 0
+    suspended: frozenset[str] = frozenset()
+    """Projects that launch nothing."""
 
 
 @value(frozen=True, slots=True)
@@ -76,6 +78,9 @@ def decide(accounts: dict[str, Account], launches: Sequence[Launch]) -> list[Adm
 def _denial(account: Account | None, launch: Launch, reserved: dict[str, int], active: dict[str, int]) -> FailureFacts | None:
     if account is None:
         return FailureFacts("policy", f"tenant {launch.tenant!r} is not set up here", "TENANT_UNKNOWN")
+    if launch.project in account.suspended:
+        text = f"project {launch.project!r} is suspended; launch again under a new request_id when it has been resumed"
+        return FailureFacts("policy", text, "PROJECT_SUSPENDED")
     free = account.limit_micros - account.spent_micros - reserved[launch.tenant]
     if launch.budget_micros > free:
         text = (

@@ -46,6 +46,24 @@ class KeyRecord:
     project: str
     scopes: tuple[str, ...]
     name: str
+    created_ms: int = 0
+    created_by: str = ""
+    expires_ms: int = 0
+    revoked_ms: int = 0
+    revoked_by: str = ""
+
+
+@value(frozen=True, slots=True)
+class Project:
+    """A project; `state` 1 active, 2 suspended. `version` 0: it has no row, and is active."""
+
+    tenant: str
+    project: str
+    state: int = 1
+    reason: str = ""
+    version: int = 0
+    changed_ms: int = 0
+    changed_by: str = ""
 
 
 @value(frozen=True, slots=True)

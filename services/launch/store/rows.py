@@ -22,6 +22,7 @@ def account(row: Row) -> Account:
         row["version"],
         row["max_active_descendants"],
         row["active_descendants"],
+        frozenset(row["suspended"]),
     )
 
 

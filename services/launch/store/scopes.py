@@ -71,9 +71,9 @@ class ScopeStore:
         await append(tx, raises, now_ms)
         return raises
 
-    async def listed(self, released: bool, after: tuple[str, str], limit: int) -> list[Scope]:
+    async def listed(self, released: bool, after: tuple[str, str], limit: int, of: tuple[str, str]) -> list[Scope]:
         """By kind and name."""
-        return [_scope(row) for row in await self._db.fetch(_Q.list_scopes, released, *after, limit)]
+        return [_scope(row) for row in await self._db.fetch(_Q.list_scopes, released, *after, limit, *of)]
 
     async def all_scopes(self) -> list[Scope]:
         """Every one."""
@@ -106,9 +106,9 @@ class ScopeStore:
             return True
         return bool((await self._db.fetch(_Q.seen, name.kind, name.scope_id))[0]["seen"])
 
-    async def changes(self, before: int, limit: int) -> list[Mapping[str, Any]]:
+    async def changes(self, before: int, limit: int, of: tuple[str, str]) -> list[Mapping[str, Any]]:
         """The newest changes before a number."""
-        return [dict(row) for row in await self._db.fetch(_Q.read_changes, before, limit)]
+        return [dict(row) for row in await self._db.fetch(_Q.read_changes, before, limit, *of)]
 
 
 def _scope(row: asyncpg.Record) -> Scope:

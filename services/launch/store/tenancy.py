@@ -4,6 +4,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from uuid import UUID
 
+from asyncpg import Record
+
 from libs.pg import Database, Queries
 from services.launch.domain.admission import Account
 from services.launch.domain.facts import KeyRecord
@@ -36,24 +38,50 @@ class TenancyStore:
         found = await self._db.fetch(_Q.tenant, tenant)
         return rows.account(found[0]) if found else None
 
-    async def add_key(self, key: KeyRecord, now_ms: int) -> bool:
+    async def add_key(self, key: KeyRecord) -> bool:
         """Stores a key; False when the tenant does not exist."""
-        scopes = list(key.scopes)
         return bool(
-            await self._db.fetch(_Q.add_key, key.key_digest, key.key_id, key.tenant, key.project, scopes, key.name, now_ms)
+            await self._db.fetch(
+                _Q.add_key,
+                key.key_digest,
+                key.key_id,
+                key.tenant,
+                key.project,
+                list(key.scopes),
+                key.name,
+                key.created_ms,
+                key.expires_ms,
+                key.created_by,
+            )
         )
 
-    async def revoke_key(self, key_id: UUID, now_ms: int) -> int | None:
-        """When it was revoked, the first time."""
-        found = await self._db.fetch(_Q.revoke_key, key_id, now_ms)
-        return int(found[0]["revoked_ms"]) if found else None
+    async def revoke_key(self, key_id: UUID, now_ms: int, by: str, tenant: str, project: str) -> KeyRecord | None:
+        """The key as it stands, revoked; None where there is none of this tenant (empty: any) and project."""
+        found = await self._db.fetch(_Q.revoke_key, key_id, now_ms, by, tenant, project)
+        return _key(found[0]) if found else None
 
-    async def keys(self, digests: Sequence[bytes]) -> dict[bytes, KeyRecord]:
+    async def keys(self, digests: Sequence[bytes], now_ms: int) -> dict[bytes, KeyRecord]:
         """Keys that are valid."""
-        found = await self._db.fetch(_Q.keys, list(digests))
-        return {
-            row["key_digest"]: KeyRecord(
-                row["key_digest"], row["key_id"], row["tenant"], row["project"], tuple(row["scopes"]), row["name"]
-            )
-            for row in found
-        }
+        return {row["key_digest"]: _key(row) for row in await self._db.fetch(_Q.keys, list(digests), now_ms)}
+
+    async def keys_of(
+        self, tenant: str, project: str, before: UUID, now_ms: int, *, ended: bool, limit: int
+    ) -> list[KeyRecord]:
+        """Newest first."""
+        return [_key(row) for row in await self._db.fetch(_Q.keys_of, tenant, project, before, now_ms, ended, limit)]
+
+
+def _key(row: Record) -> KeyRecord:
+    return KeyRecord(
+        row["key_digest"],
+        row["key_id"],
+        row["tenant"],
+        row["project"],
+        tuple(row["scopes"]),
+        row["name"],
+        created_ms=row["created_ms"],
+        created_by=row["created_by"],
+        expires_ms=row["expires_ms"],
+        revoked_ms=row["revoked_ms"] or 0,
+        revoked_by=row["revoked_by"],
+    )

@@ -12,7 +12,7 @@ RETURNING key_digest;
 -- name: lock_accounts
 -- The tenants of a batch of launches, in order.
 SELECT tenant, limit_micros, reserved_micros, spent_micros, max_active_runs, active_runs, version, max_active_descendants,
-       active_descendants
+       active_descendants, suspended
   FROM tenant WHERE tenant = ANY ($1::text[]) ORDER BY tenant FOR NO KEY UPDATE;
 
 -- name: admit

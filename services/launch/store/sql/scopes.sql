@@ -20,9 +20,12 @@ ON CONFLICT (kind, scope_id) DO UPDATE
 INSERT INTO scope_change (kind, scope_id, mode, epoch, at_ms, actor, reason) VALUES ($1, $2, $3, $4, $5, $6, $7);
 
 -- name: list_scopes
--- By kind and name, after a place.
+-- By kind and name, after a place; of a tenant ($5) and a project of it ($6) alone, where they are named.
 SELECT kind, scope_id, epoch, mode, reason, actor, changed_ms FROM scope
- WHERE ($1::boolean OR mode > 0) AND (kind, scope_id) > ($2::text, $3::text) ORDER BY kind, scope_id LIMIT $4;
+ WHERE ($1::boolean OR mode > 0) AND (kind, scope_id) > ($2::text, $3::text)
+   AND ($5::text = '' OR kind = 'tenant' AND scope_id = $5 AND $6::text = ''
+        OR kind = 'project' AND ($6 = '' AND starts_with(scope_id, $5 || '/') OR scope_id = $5 || '/' || $6))
+ ORDER BY kind, scope_id LIMIT $4;
 
 -- name: read_acks
 -- What points hold of these scopes.
@@ -37,8 +40,12 @@ SELECT kind, scope_id, point, max(epoch), $5::bigint FROM unnest($1::text[], $2:
 ON CONFLICT (kind, scope_id, point) DO UPDATE SET epoch = excluded.epoch, at_ms = excluded.at_ms WHERE a.epoch < excluded.epoch;
 
 -- name: read_changes
--- The newest changes before a number.
-SELECT number, kind, scope_id, mode, epoch, at_ms, actor, reason FROM scope_change WHERE number < $1 ORDER BY number DESC LIMIT $2;
+-- The newest changes before a number; of a tenant ($3) and a project of it ($4) alone, where they are named.
+SELECT number, kind, scope_id, mode, epoch, at_ms, actor, reason FROM scope_change
+ WHERE number < $1
+   AND ($3::text = '' OR kind = 'tenant' AND scope_id = $3 AND $4::text = ''
+        OR kind = 'project' AND ($4 = '' AND starts_with(scope_id, $3 || '/') OR scope_id = $3 || '/' || $4))
+ ORDER BY number DESC LIMIT $2;
 
 -- name: all_scopes
 -- Every scope, for a promoted launch.

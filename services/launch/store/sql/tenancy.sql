@@ -16,15 +16,26 @@ SELECT * FROM tenant WHERE tenant = $1;
 
 -- name: add_key
 -- A key of a tenant that exists.
-INSERT INTO api_key (key_digest, key_id, tenant, project, scopes, name, created_ms)
-SELECT $1::bytea, $2::uuid, $3::text, $4::text, $5::text[], $6::text, $7::bigint WHERE EXISTS (SELECT FROM tenant WHERE tenant = $3::text)
+INSERT INTO api_key (key_digest, key_id, tenant, project, scopes, name, created_ms, expires_ms, created_by)
+SELECT $1::bytea, $2::uuid, $3::text, $4::text, $5::text[], $6::text, $7::bigint, $8::bigint, $9::text
+ WHERE EXISTS (SELECT FROM tenant WHERE tenant = $3::text)
 ON CONFLICT DO NOTHING
 RETURNING key_id;
 
 -- name: revoke_key
--- The first revocation stands.
-UPDATE api_key SET revoked_ms = coalesce(revoked_ms, $2::bigint) WHERE key_id = $1 RETURNING revoked_ms;
+-- The first revocation stands. A tenant's admin ($4) ends keys of the tenant alone, one of a project ($5) that project's.
+UPDATE api_key SET revoked_by = CASE WHEN revoked_ms IS NULL THEN $3::text ELSE revoked_by END, revoked_ms = coalesce(revoked_ms, $2::bigint)
+ WHERE key_id = $1 AND ($4::text = '' OR tenant = $4) AND ($5::text = '' OR project = $5)
+RETURNING *;
 
 -- name: keys
--- Keys that are valid.
-SELECT key_digest, key_id, tenant, project, scopes, name FROM api_key WHERE key_digest = ANY ($1::bytea[]) AND revoked_ms IS NULL;
+-- Keys that are valid at a time.
+SELECT * FROM api_key
+ WHERE key_digest = ANY ($1::bytea[]) AND revoked_ms IS NULL AND (expires_ms = 0 OR expires_ms > $2::bigint);
+
+-- name: keys_of
+-- Keys of a tenant ($1), or of a project of it ($2), newest first, before an id ($3); those that ended only where $5 says so.
+SELECT * FROM api_key
+ WHERE tenant = $1 AND ($2::text = '' OR project = $2) AND key_id < $3::uuid
+   AND ($5::boolean OR revoked_ms IS NULL AND (expires_ms = 0 OR expires_ms > $4::bigint))
+ ORDER BY key_id DESC LIMIT $6;
