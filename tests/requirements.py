@@ -150,9 +150,7 @@ REQUIREMENTS: dict[str, Requirement] = {
         "Another tenant's thing is NOT_FOUND everywhere; every method says which roles may call it; keys expire and are revoked at once.",
         "000 002",
     ),
-    "project.onboard": Requirement(
-        "Projects are onboarded, suspended and resumed; a suspended one launches nothing.", "001"
-    ),
+    "project.onboard": Requirement("Projects are onboarded, suspended and resumed; a suspended one launches nothing.", "001"),
     "sec.dataclass": Requirement("Tenant and data class are part of every object's key.", "000"),
     "art.store": Requirement("Artifacts by digest, streamed, size-limited, verified.", "000 002"),
     "ux.dev": Requirement("Two commands from nothing to a crash survived, no Docker, no key.", "field"),

@@ -122,7 +122,8 @@ async def admit(policy: MethodPolicy, metadata: Mapping[str, str | bytes], acces
     """Whom the call comes from, or the refusal that its policy demands."""
     if policy.fence == policy_pb2.FENCE_OPEN:
         return Admitted()
-    either = policy.fence == policy_pb2.FENCE_SERVICE_OR_CALLER and KEY_METADATA in metadata
+    by_key = KEY_METADATA in metadata and SECRET_METADATA not in metadata
+    either = policy.fence == policy_pb2.FENCE_SERVICE_OR_CALLER and by_key
     if policy.fence in _SECRET and not either:
         _check_secret(metadata, access)
         return Admitted()

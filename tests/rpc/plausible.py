@@ -5,6 +5,7 @@ Authoritative for nothing. Can go wrong: a new RPC that is missing here; `test_g
 
 from uuid import uuid4
 
+from google.protobuf.duration_pb2 import Duration
 from google.protobuf.message import Message
 from runway.checkpoint.v1 import checkpoint_service_pb2 as cp
 from runway.common.v1 import common_pb2
@@ -12,7 +13,9 @@ from runway.gateway.v1 import bucket_service_pb2 as bu
 from runway.gateway.v1 import gateway_service_pb2 as gw
 from runway.launch.v1 import admin_service_pb2 as ad
 from runway.launch.v1 import approval_service_pb2 as ap
+from runway.launch.v1 import key_service_pb2 as ke
 from runway.launch.v1 import launch_service_pb2 as la
+from runway.launch.v1 import project_service_pb2 as pr
 from runway.launch.v1 import scope_service_pb2 as so
 from runway.launch.v1 import tree_service_pb2 as tr
 from runway.launch.v1 import workflow_pb2 as wf
@@ -139,6 +142,13 @@ def good_requests(lease: wk.Lease, other_run: str) -> dict[str, list[Message]]:
         ("GetTenant", ad.GetTenantRequest(tenant="stranger")),
         ("CreateApiKey", ad.CreateApiKeyRequest(tenant="stranger", project="p", scopes=["worker"], name="n")),
         ("RevokeApiKey", ad.RevokeApiKeyRequest(key_id=str(uuid4()))),
+        ("CreateKey", ke.CreateKeyRequest(roles=["auditor"], project="p", name="n", lasts=Duration(seconds=60))),
+        ("ListKeys", ke.ListKeysRequest(ended=True, page_size=2, page_token=str(uuid4()))),
+        ("RevokeKey", ke.RevokeKeyRequest(key_id=str(uuid4()))),
+        ("CreateProject", pr.CreateProjectRequest(project="p")),
+        ("ListProjects", pr.ListProjectsRequest(page_size=2, page_token="p")),
+        ("SuspendProject", pr.SuspendProjectRequest(project="p", reason="r", expected_version=1)),
+        ("ResumeProject", pr.ResumeProjectRequest(project="p", expected_version=1)),
         ("ListWorkflowVersions", la.ListWorkflowVersionsRequest(name="work", page_size=2, page_token="1")),
         ("ListShards", sc.ListShardsRequest()),
         (

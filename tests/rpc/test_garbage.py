@@ -70,6 +70,8 @@ VOLATILE = (
 )
 """Tables that live by themselves."""
 HANDLER = "work.act@1"
+EVERYTHING = ("admin", "automation", "reviewer", "operator", "auditor", "worker")
+"""What a key may do that may do everything in its tenant."""
 COUNT_TABLES = """-- the tests' own
 select relname::text from pg_class join pg_namespace n on n.oid = relnamespace
  where n.nspname = current_schema() and relkind in ('r', 'p') and not relispartition order by 1
@@ -144,8 +146,8 @@ async def six(
     monkeypatch.setenv("RUNWAY_CHECKPOINT_STORE", (tmp_path / "objects").as_uri())
     monkeypatch.setenv("RUNWAY_GATEWAY_DATA", str(tmp_path / "gateway"))
     async with running_host(SERVICES, urls, environ={"RUNWAY_ETCD_ENDPOINTS": ",".join(etcd_server)}) as host:
-        key = await make_key(host)
-        stranger = await make_key(host, tenant="stranger")
+        key = await make_key(host, scopes=EVERYTHING)
+        stranger = await make_key(host, tenant="stranger", scopes=EVERYTHING)
         channels = {
             port: grpc.aio.insecure_channel(getattr(host.addresses, port), options=[("grpc.enable_retries", 0)])
             for port in ("public", "control", "leaf")
