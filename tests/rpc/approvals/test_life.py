@@ -61,8 +61,11 @@ async def test_enough_approvers_must_agree_and_each_counts_once(room: Room) -> N
 
 async def test_neither_requester_nor_owner_nor_a_plain_caller_may_decide(room: Room) -> None:
     flow = posting()
-    async with room.worker(flow), room.person("lena", scopes=("reviewer",)) as lena:
-        async with room.person("olga", scopes=("reviewer",)) as olga, room.person("carl", scopes=(), register=False) as carl:
+    async with room.worker(flow), room.person("lena", scopes=("reviewer", "automation")) as lena:
+        async with (
+            room.person("olga", scopes=("reviewer", "automation")) as olga,
+            room.person("carl", scopes=(), register=False) as carl,
+        ):
             run = await lena.client.launch("posting")
             (asked,) = await room.asked(run.run_id)
             assert (asked.requester, asked.owner) == ("lena", "olga")
