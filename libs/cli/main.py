@@ -2,7 +2,7 @@
 
 import typer
 
-from libs.cli.commands import approvals, buckets, children, control, install, replay, runs, scopes, shares, things, waits
+from libs.cli.commands import approvals, buckets, children, control, install, keys, replay, runs, scopes, shares, things, waits
 from libs.cli.commands.crash import crash
 from libs.cli.commands.demo import demo
 from libs.cli.commands.explain import explain
@@ -40,6 +40,8 @@ app.add_typer(buckets.bucket_app, name="bucket")
 app.add_typer(scopes.scope_app, name="scope")
 app.add_typer(approvals.approval_app, name="approval")
 app.add_typer(children.budget_app, name="budget")
+app.add_typer(keys.key_app, name="key")
+app.add_typer(keys.project_app, name="project")
 
 
 def run() -> None:

@@ -32,6 +32,8 @@ from libs.rpc.channels import open_channel
 from libs.runtime.service import SERVICES
 
 TENANT = "default"
+ROLES = ("admin", "automation", "reviewer", "operator", "auditor", "worker")
+"""What the key of a local installation may do: everything in its tenant, but for deciding what it asked itself."""
 MARK = "runway-dev-data"
 """File that says that a folder is an installation's, and may be emptied by `--fresh`; locked while one runs there."""
 ADDRESSES = "addresses.json"
@@ -290,7 +292,7 @@ class DevStack:
                 tenant=TENANT, limit_micros=1_000_000_000_000_000, max_active_runs=10_000_000
             )
             await admin.PutTenant(limits, timeout=10)
-            asked = admin_service_pb2.CreateApiKeyRequest(tenant=TENANT, scopes=["worker", "operator"], name="dev")
+            asked = admin_service_pb2.CreateApiKeyRequest(tenant=TENANT, scopes=ROLES, name="dev")
             key = str((await admin.CreateApiKey(asked, timeout=10)).api_key)
         return self._kept("api-key", lambda: key)
 

@@ -21,6 +21,7 @@ TABLE: Mapping[str, str] = {
     "PauseRun": RUNS,
     "ResumeRun": RUNS,
     "SignalEvent": RUNS,
+    "RaiseBudget": RUNS,
     "SubmitInput": "reviewer",
     "DecideApproval": "reviewer operator",
     "WithdrawApproval": "reviewer operator",
