@@ -215,3 +215,25 @@ async def test_what_ran_is_recorded_and_replayed_under_other_shares(stack: Stack
     await runway(stack, "queue", "simulate", str(tmp_path / "nosuch"), code=2)
     await runway(stack, "queue", "record", str(tmp_path / "no" / "such"), code=2)
     await runway(stack, "queue", "record", str(file), "--until", "noon", code=2)
+
+
+@pytest.mark.requirement("sec.tenant")
+@pytest.mark.requirement("project.onboard")
+async def test_admins_make_keys_and_suspend_projects(stack: Stack) -> None:
+    json_ = ("-o", "json")
+    made = json.loads(await runway(stack, "key", "create", "-r", "auditor", "--name", "aud", "--expires", "2h", *json_))
+    assert made["api_key"].startswith("rk_")
+    assert made["created_by"] == "key:dev"
+    listed = json.loads(await runway(stack, "key", "list", *json_))
+    assert made["key_id"] in {key["key_id"] for key in listed}
+    assert made["api_key"] not in json.dumps(listed)
+    revoked = json.loads(await runway(stack, "key", "revoke", made["key_id"], *json_))
+    assert revoked["revoked_by"] == "key:dev"
+    await runway(stack, "key", "create", "-r", "king", code=2)
+    await runway(stack, "key", "create", "-r", "admin", "--expires", "soon", code=2)
+    assert json.loads(await runway(stack, "project", "create", "web", *json_))["created"]
+    suspended = json.loads(await runway(stack, "project", "suspend", "web", "--reason", "audit", *json_))
+    assert (suspended["state"], suspended["reason"]) == ("suspended", "audit")
+    assert json.loads(await runway(stack, "project", "resume", "web", *json_))["state"] == "active"
+    await runway(stack, "project", "suspend", "nowhere", "--reason", "audit", code=1)
+    assert "web" in {row["project"] for row in json.loads(await runway(stack, "project", "list", *json_))}

@@ -23,6 +23,7 @@ from services.readiness.domain.steps import (
     end_of,
     finish_attempt,
     resolve_effect,
+    retry_due,
 )
 from services.readiness.domain.waits import Asked, Kind, begin_wait
 
@@ -347,3 +348,40 @@ def test_what_a_join_does_without_fails_no_run() -> None:
     assert outcome(TWO, mixed, End.FAILED) == "failed"
     assert outcome(COLLECT, [End.FAILED] * 3, End.SUCCEEDED) == "succeeded"
     assert outcome(ALL, mixed, End.SUCCEEDED) == "failed"
+
+
+@pytest.mark.requirement("dag.expand")
+def test_no_join_is_decided_before_what_it_counts_is_sealed() -> None:
+    leave = Policy(1, OnFailure.COUNT, Rest.LEAVE)
+    graph = build_graph(
+        [node("x"), node("plan"), node("review", "plan", for_each="2"), node("any", "x", "review", policy=leave)], ""
+    )
+    view = view_of(graph)
+    tell(view, ended("x"))
+    assert view.steps["any"].state == StepState.PENDING, "nobody knows yet of how many it is one"
+    tell(view, ended("plan"))
+    assert view.steps["any"].state == StepState.READY
+
+
+@pytest.mark.requirement("dag.join")
+def test_a_step_that_was_in_doubt_before_it_lost_is_waited_for() -> None:
+    view = view_of(join_of(ANY, points=1))
+    finish_attempt(view, replace(ended("r0", End.UNCERTAIN), unresolved={"push": 1}), {}, 0)
+    tell(view, ended("r1"))
+    assert (view.steps["r0"].state, view.steps["r0"].stopping) == (StepState.WAITING, True)
+    tell(view, ended("r2", End.CANCELLED))
+    assert view.steps["join"].state == StepState.PENDING, "nobody knows yet what its effect did"
+    resolve_effect(view, EffectFact("r0", "push", "observed", 2))
+    assert (view.steps["r0"].state, view.steps["join"].state) == (StepState.CANCELLED, StepState.READY)
+
+
+@pytest.mark.requirement("dag.join")
+@pytest.mark.requirement("step.wait")
+def test_losers_that_wait_are_over_at_once_and_wake_no_more() -> None:
+    view = view_of(join_of(ANY))
+    view.waits["r0", "nap"] = begin_wait(Asked("r0", "nap", Kind.TIMER, for_ms=50), 0)
+    finish_attempt(view, replace(ended("r0", End.YIELDED), awaits=("nap",)), {}, 0)
+    tell(view, ended("r1"))
+    assert (view.steps["r0"].state, view.steps["r0"].retry_at_ms) == (StepState.CANCELLED, 0)
+    retry_due(view, "r0", 100)
+    assert view.steps["r0"].state == StepState.CANCELLED
