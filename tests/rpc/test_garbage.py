@@ -367,7 +367,8 @@ async def test_forged_altered_and_strangers_credentials_open_nothing(six: Target
             ]
         else:
             keys = ("rk_", "rk_" + "x" * 40, "Bearer", six.key[:-1], six.key + "x", "rk_" + "y" * 5_000)
-            tries = [(f"key {key[:6]}…", six.headers(key)) for key in keys] + [("no key", [])]
+            bare = {key: [item for item in six.headers(key) if item[0] != "runway-service-secret"] for key in keys}
+            tries = [(f"key {key[:6]}…", headers) for key, headers in bare.items()] + [("no key", [])]
         if method.name in leased:
             tries += [(f"lease {what}", six.headers(token=token)) for what, token in bad_leases(six)]
             tries += [("stranger", six.headers(six.stranger))]

@@ -63,7 +63,9 @@ def _settle(view: RunView, key: str) -> list[str]:
         view.put(step, state=StepState.SKIPPED, failure=decision.failure)
     else:
         view.put(step, state=StepState.FAILED, failure=decision.failure)
-    return [*ended, key] if view.steps[key].over else ended
+    after = view.steps[key]
+    told = after.over or (key in view.graph.many and after.state == StepState.WAITING)  # how many it is, somebody may wait for
+    return [*ended, key] if told else ended
 
 
 def _begin(view: RunView, node: Node) -> None:
