@@ -34,10 +34,10 @@ from services.checkpoint.main import compose as compose_checkpoint
 
 SECRET = "the-secret-of-this-installation"
 KEYS = {
-    "rk_acme_worker": Caller("acme", "web", "1", frozenset({"worker"}), "worker"),
-    "rk_acme_other_project": Caller("acme", "ops", "2", frozenset(), "ops"),
-    "rk_platform_fleet": Caller("platform", "", "4", frozenset({"fleet"}), "fleet"),
-    "rk_other_worker": Caller("other", "web", "3", frozenset({"worker"}), "other"),
+    "rk_acme_worker": Caller("acme", "web", "1", frozenset({"caller", "worker"}), "worker"),
+    "rk_acme_other_project": Caller("acme", "ops", "2", frozenset({"caller"}), "ops"),
+    "rk_platform_fleet": Caller("platform", "", "4", frozenset({"caller", "fleet"}), "fleet"),
+    "rk_other_worker": Caller("other", "web", "3", frozenset({"caller", "worker"}), "other"),
 }
 RUN, OTHER_RUN = UUID(int=7), UUID(int=8)
 WORKFLOW = hashlib.sha256(b"the workflow").digest()

@@ -67,7 +67,10 @@ class World:
 
     async def callers(self, digest_: bytes) -> Caller | None:
         known = {KEY: ("acme", "worker"), OTHER_KEY: ("other", "worker"), FLEET_KEY: ("platform", "fleet")}
-        return next((Caller(t, "", "id", frozenset({s}), "w") for k, (t, s) in known.items() if key_digest(k) == digest_), None)
+        return next(
+            (Caller(t, "", "id", frozenset({"caller", s}), "w") for k, (t, s) in known.items() if key_digest(k) == digest_),
+            None,
+        )
 
 
 class Directory:

@@ -28,11 +28,11 @@ from libs.testkit import ManualClock, wait_until
 from services.reconciler.main import compose as compose_reconciler
 
 KEYS = {
-    "rk_acme_operator": Caller("acme", "", "1", frozenset({"operator"}), "ada"),
-    "rk_acme_caller": Caller("acme", "web", "2", frozenset(), "web"),
-    "rk_acme_ops": Caller("acme", "ops", "3", frozenset(), "ops"),
-    "rk_acme_ops_operator": Caller("acme", "ops", "5", frozenset({"operator"}), "oz"),
-    "rk_other_operator": Caller("other", "", "4", frozenset({"operator"}), "eve"),
+    "rk_acme_operator": Caller("acme", "", "1", frozenset({"caller", "operator"}), "ada"),
+    "rk_acme_caller": Caller("acme", "web", "2", frozenset({"caller"}), "web"),
+    "rk_acme_ops": Caller("acme", "ops", "3", frozenset({"caller"}), "ops"),
+    "rk_acme_ops_operator": Caller("acme", "ops", "5", frozenset({"caller", "operator"}), "oz"),
+    "rk_other_operator": Caller("other", "", "4", frozenset({"caller", "operator"}), "eve"),
 }
 RUN = UUID(int=7)
 

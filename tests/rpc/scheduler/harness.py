@@ -108,7 +108,12 @@ class Launch(launch_internal_pb2_grpc.LaunchInternalServiceServicer):
             tenant, project, scope = found
             records.append(
                 launch_internal_pb2.CallerRecord(
-                    known=True, tenant=tenant, project=project, scopes=[scope] if scope else [], key_id=b"k" * 16, name="test"
+                    known=True,
+                    tenant=tenant,
+                    project=project,
+                    scopes=["caller", scope] if scope else ["caller"],
+                    key_id=b"k" * 16,
+                    name="test",
                 )
             )
         return launch_internal_pb2.ResolveCallersResponse(callers=records)

@@ -23,10 +23,10 @@ from libs.runtime.clock import SystemClock
 
 SECRET = "the-secret-of-this-installation"
 KEYS = {
-    "rk_caller_1234": frozenset(),
-    "rk_worker_1234": frozenset({"worker"}),
-    "rk_operator_1234": frozenset({"operator"}),
-    "rk_fleet_1234": frozenset({"fleet"}),
+    "rk_caller_1234": frozenset({"caller"}),
+    "rk_worker_1234": frozenset({"caller", "worker"}),
+    "rk_operator_1234": frozenset({"caller", "operator"}),
+    "rk_fleet_1234": frozenset({"caller", "fleet"}),
 }
 RUN, ATTEMPT = UUID(int=7), UUID(int=9)
 LEASE = b"\x00\x01signed-lease-token\xff"

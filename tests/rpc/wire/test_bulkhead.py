@@ -36,10 +36,10 @@ RUN = "01890000-0000-7000-8000-000000000000"
 PATIENT = (60_000, 60_000, 60_000)
 BULK, INTERACTIVE, WORK = Criticality.BULK, Criticality.INTERACTIVE, Criticality.WORK
 KEYS = {
-    "rk_a_worker_1": Caller("a", "", "1", frozenset({"worker"}), "a"),
-    "rk_b_worker_1": Caller("b", "", "2", frozenset({"worker"}), "b"),
-    "rk_b_bulk_1": Caller("b", "", "3", frozenset({"bulk"}), "b"),
-    "rk_b_operator_1": Caller("b", "", "4", frozenset({"operator"}), "b"),
+    "rk_a_worker_1": Caller("a", "", "1", frozenset({"caller", "worker"}), "a"),
+    "rk_b_worker_1": Caller("b", "", "2", frozenset({"caller", "worker"}), "b"),
+    "rk_b_bulk_1": Caller("b", "", "3", frozenset({"caller", "bulk"}), "b"),
+    "rk_b_operator_1": Caller("b", "", "4", frozenset({"caller", "operator"}), "b"),
 }
 
 

@@ -285,7 +285,7 @@ async def test_a_process_without_launch_learns_callers_from_it() -> None:
         async def ResolveCallers(self, request: Any, context: Any) -> Any:
             asked.extend(request.key_digests)
             known = request.key_digests[0] == key_digest("rk_anna_12345678")
-            record = launch_internal_pb2.CallerRecord(known=known, tenant="acme", key_id=b"k" * 16, scopes=["worker"])
+            record = launch_internal_pb2.CallerRecord(known=known, tenant="acme", key_id=b"k" * 16, scopes=["caller", "worker"])
             return launch_internal_pb2.ResolveCallersResponse(callers=[record])
 
     callers: list[Caller] = []
