@@ -134,7 +134,11 @@ async def admit(policy: MethodPolicy, metadata: Mapping[str, str | bytes], acces
         if not policy.roles:
             raise _denied(policy, "is for no role", "this is a fault of the installation: report it")
         named = ", ".join(sorted(policy.roles))
-        raise _denied(policy, f"is for keys with one of the roles {named}", "use a key that has such a role")
+        raise _denied(
+            policy,
+            f"is for keys with one of the roles {named}",
+            f"use a key with the role {named}" if len(policy.roles) == 1 else "use a key with one of them",
+        )
     if policy.fence != policy_pb2.FENCE_LEASE:
         return Admitted(caller)
     token, lease = await _lease(policy, metadata, access)

@@ -69,7 +69,7 @@ async def test_reflection_shows_the_services_and_the_policy_file(wire: Wire) -> 
     assert {"runway.gateway.v1.GatewayService", "grpc.health.v1.Health"} <= names
     assert "runway.internal.fence.v1.FenceService" not in names, "it is served on the leaf port alone"
     file = descriptor_pb2.FileDescriptorProto.FromString(answers[1].file_descriptor_response.file_descriptor_proto[0])
-    assert [extension.name for extension in file.extension] == ["fence", "port", "criticality", "lasting"]
+    assert [extension.name for extension in file.extension] == ["fence", "port", "criticality", "lasting", "roles"]
     assert answers[2].file_descriptor_response.file_descriptor_proto
 
 

@@ -134,19 +134,19 @@ Global___Criticality: typing_extensions.TypeAlias = Criticality
 FENCE_FIELD_NUMBER: builtins.int
 PORT_FIELD_NUMBER: builtins.int
 CRITICALITY_FIELD_NUMBER: builtins.int
-ROLES_FIELD_NUMBER: builtins.int
 LASTING_FIELD_NUMBER: builtins.int
+ROLES_FIELD_NUMBER: builtins.int
 fence: google.protobuf.internal.extension_dict._ExtensionFieldDescriptor[google.protobuf.descriptor_pb2.MethodOptions, Global___Fence.ValueType]
 """Who may call this method. Required on every method."""
 port: google.protobuf.internal.extension_dict._ExtensionFieldDescriptor[google.protobuf.descriptor_pb2.MethodOptions, Global___Port.ValueType]
 """The port whose pool serves this method; PUBLIC where it is not set."""
 criticality: google.protobuf.internal.extension_dict._ExtensionFieldDescriptor[google.protobuf.descriptor_pb2.MethodOptions, Global___Criticality.ValueType]
 """What is shed last."""
-roles: google.protobuf.internal.extension_dict._ExtensionFieldDescriptor[google.protobuf.descriptor_pb2.MethodOptions, google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]]
-"""Roles of API keys that may call this method: admin, automation, reviewer, operator, auditor, worker. A method for keys that names
-none is denied to all of them.
-"""
 lasting: google.protobuf.internal.extension_dict._ExtensionFieldDescriptor[google.protobuf.descriptor_pb2.MethodOptions, builtins.bool]
 """A call that may last for long without working, such as a long poll: it holds no place while it lasts, and of one tenant only so many
 may. Streams always are.
+"""
+roles: google.protobuf.internal.extension_dict._ExtensionFieldDescriptor[google.protobuf.descriptor_pb2.MethodOptions, google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]]
+"""Roles of API keys that may call this method: admin, automation, reviewer, operator, auditor, worker. A method for keys that names
+none is denied to all of them.
 """
