@@ -42,7 +42,7 @@ async def test_a_child_cannot_get_round_a_rule(
 ) -> None:
     parent = workflow("parent", steps=[spawning(inherited)])
     async with room.worker(child(own), parent), room.person("rita") as rita, room.person("rolf") as rolf:
-        async with room.person("lena") as lena:
+        async with room.person("lena", scopes=("reviewer", "automation")) as lena:
             run = await lena.client.launch("parent")
             (asked,) = await room.asked("")
             assert (asked.requester, asked.need, asked.run_id != run.run_id) == ("lena", need, True)
