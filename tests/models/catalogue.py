@@ -4,6 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from tests.models.approval import ApprovalModel
 from tests.models.continued import ContinuedModel
 from tests.models.effect import EffectModel
 from tests.models.explorer import Model, Result, explore
@@ -24,6 +25,7 @@ _ALL: Sequence[type[Model[Any]]] = (
     PolicyJoinModel,
     ContinuedModel,
     EffectModel,
+    ApprovalModel,
     LeaderModel,
     FailoverModel,
     TreeModel,
