@@ -89,7 +89,7 @@ class ApprovalModel(Model[World]):
     @property
     def _most(self) -> int:
         """Proposals; three tell the same words proposed anew from those that were approved."""
-        return 3 if self.wide or self.without("version") else 2
+        return 3 if self.without("version") else 2
 
     def initial(self) -> World:
         """Nothing was asked."""
@@ -105,7 +105,7 @@ class ApprovalModel(Model[World]):
     # -- the step and the gateway
 
     def _calls(self, world: World) -> Iterator[Move]:
-        if len(world.sent) == (2 if self.wide or self.without("consume") else 1) or (world.closed and not self.without("gate")):
+        if len(world.sent) == (2 if self.without("consume") else 1) or (world.closed and not self.without("gate")):
             return
         for digest in DIGESTS:
             allowed = next((n for n, held in enumerate(world.held) if self._allows(world, n, held, digest)), None)
@@ -214,7 +214,7 @@ class ApprovalModel(Model[World]):
             yield Move(
                 f"certificate {number} ({standing}) arrives", arrived._replace(flying=world.flying - {(number, standing)})
             )
-            if arrived != world and standing == 1:
+            if arrived != world and (standing == 1 or self.wide):
                 yield Move(f"certificate {number} ({standing}) arrives, and will again", arrived, fair=False)
         for number, standing in sorted(world.answers):
             left = world._replace(answers=world.answers - {(number, standing)})

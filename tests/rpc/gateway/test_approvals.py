@@ -253,6 +253,10 @@ async def test_a_gateway_that_was_killed_still_holds_it_and_a_pause_does_not_end
 async def test_the_database_keeps_what_was_signed_and_used(stack: Stack) -> None:
     attempt = ruled(stack)
     right = subject(attempt, await proposed(stack, attempt))
+    other = ruled(stack)
+    await carry(stack, signed(subject(other, await proposed(stack, other))))
+    await stack.rows("UPDATE approval_certificate SET consumed_ms = 5")
+    await proposed(stack, other)  # used, whatever else fits
     await carry(stack, signed(right, standing=Standing.WITHDRAWN))
     changes = ("standing = 1", "digest = '\\x00'", "approvers = 9", "expires_ms = 1", "hold = 9")
     for change in changes:
