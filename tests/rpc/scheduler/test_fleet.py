@@ -44,7 +44,7 @@ async def test_a_fleet_gets_steps_of_every_tenant_and_ends_them(world: World, re
         command = pb.CommandItem(slot="c", type=pb.COMMAND_TYPE_SPAWN, payload=value("x"))
         asked = pb.RecordCommandsRequest(attempts=[pb.AttemptCommands(lease_token=fresh.lease_token, commands=[command])])
         (recorded,) = (await worker.RecordCommands(asked, metadata=bearer(FLEET))).results
-        assert recorded.error.reason == "NOT_AVAILABLE"
+        assert recorded.recorded, recorded.error.reason
         assert (await complete(worker, fresh.lease_token, key=FLEET)).recorded
         await world.finished(run_id)
 

@@ -95,7 +95,10 @@ async def test_beats_bring_a_new_token_at_half_of_its_life(world: World) -> None
     assert (await complete(worker, found[-1])).recorded
 
 
-async def test_commands_that_nobody_acts_on_are_refused_and_nothing_is_stored(world: World, replica: Replica) -> None:
+async def test_commands_that_nobody_acts_on_are_refused_and_nothing_is_stored(
+    world: World, replica: Replica, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(record_commands, "SERVED", record_commands.SERVED - {1, 6})  # as in a version that serves less
     run_id = new_run()
     await world.ready(replica, run_id)
     worker = replica.worker()

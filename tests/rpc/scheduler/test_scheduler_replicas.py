@@ -59,7 +59,7 @@ async def test_any_replica_takes_every_call(world: World) -> None:
     item = pb.CommandItem(slot="c", type=pb.COMMAND_TYPE_SPAWN, payload=value("x"))
     asked = pb.AttemptCommands(lease_token=by_run[str(at_one)].lease_token, commands=[item])
     recorded = await worker.RecordCommands(pb.RecordCommandsRequest(attempts=[asked]), metadata=bearer())
-    assert recorded.results[0].error.reason == "NOT_AVAILABLE"
+    assert recorded.results[0].recorded
     ends = [pb.Completion(lease_token=lease.lease_token, output=value("x")) for lease in by_run.values()]
     ends.append(pb.Completion(lease_token=b"nonsense", output=value("x")))
     done = (await worker.CompleteAttempts(pb.CompleteAttemptsRequest(completions=ends), metadata=bearer())).results
