@@ -78,11 +78,14 @@ async def ours_and_peers() -> dict[str, Any]:
         again = await measures.best_steps(bench, SHAPES["runs"], SHAPES["steps_per_run"], SHAPES["rounds"])
         mine["steps"]["steps_per_s_again"] = again["steps_per_s"]
         found["runway"] = mine
-    say("ours: latency with a process per service")
+    say("ours: latency and steps with a process per service")
     async with started("split", apart=("all",)) as bench:
         await bench.worker("one")
         await measures.steps(bench, 30, 1, "bench-one")
         mine["latency_split"] = await measures.latency(bench, SHAPES["latency_samples"])
+        await bench.worker("ten")
+        await measures.steps(bench, 30, 10)
+        mine["steps_split"] = await measures.best_steps(bench, SHAPES["runs"], SHAPES["steps_per_run"], SHAPES["rounds"])
     return found
 
 
@@ -159,6 +162,7 @@ def ratios(whole: dict[str, Any]) -> dict[str, Any]:
     return {
         "best_peer_by_steps": best,
         "steps_per_s": round(mine["steps"]["steps_per_s"] / there[best]["steps"]["steps_per_s"], 2),
+        "steps_per_s_split": round(mine["steps_split"]["steps_per_s"] / there[best]["steps"]["steps_per_s"], 2),
         "launches_per_s": round(
             mine["launches"]["launches_per_s"] / max(figures["launches"]["launches_per_s"] for figures in there.values()), 2
         ),
@@ -182,6 +186,7 @@ def table(whole: dict[str, Any]) -> None:
 
     print(f"{'':34}" + "".join(f"{name:>14}" for name in names))
     row("steps/s, 200 runs x 10", "steps", "steps_per_s")
+    row("  the same, a process per service", "steps_split", "steps_per_s")
     row("launches/s while worked on, 64", "launches", "launches_per_s")
     row("launches/s into a queue, 64", "launches_queued", "launches_per_s")
     row("launches/s in batches of 100", "launch_batches", "launches_per_s")
