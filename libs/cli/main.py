@@ -2,7 +2,7 @@
 
 import typer
 
-from libs.cli.commands import approvals, buckets, children, control, install, keys, replay, runs, scopes, shares, things, waits
+from libs.cli.commands import again, approvals, buckets, children, control, install, keys, replay, runs, scopes, shares, things, waits
 from libs.cli.commands.crash import crash
 from libs.cli.commands.demo import demo
 from libs.cli.commands.explain import explain
@@ -23,6 +23,7 @@ app.command()(crash)
 app.command()(install.drill)
 waits.register(runs.app)
 children.register(runs.app)
+again.register(runs.app)
 app.add_typer(runs.app, name="run")
 app.add_typer(things.workflow_app, name="workflow")
 app.add_typer(things.effect_app, name="effect")

@@ -8,7 +8,7 @@ from uuid import UUID
 from libs.kernel.clock import Clock
 from libs.kernel.ids import IdSource
 from libs.kernel.values import value
-from services.launch.domain.admission import Account, Admitted
+from services.launch.domain.admission import Account, Admitted, Launch
 from services.launch.domain.adopting import Adopted, Held, Orphan
 from services.launch.domain.children import (
     BudgetWait,
@@ -29,6 +29,7 @@ from services.launch.domain.facts import (
     KeyRecord,
     Notice,
     Project,
+    RunFilter,
     ScopeFacts,
     Usage,
     Version,
@@ -64,6 +65,10 @@ class Tx(Protocol):
 
     async def admit(self, admitted: Sequence[Admitted], incarnation: int, now_ms: int) -> None:
         """Stores runs (denied ones too), first events, reservations, and the tenants' new balances."""
+        ...
+
+    async def note_forks(self, forks: Sequence[Launch], now_ms: int) -> None:
+        """Which runs these, just admitted, continue: on their rows and in their logs."""
         ...
 
     async def lock_heads(self, run_ids: Sequence[UUID]) -> dict[UUID, RunHead]:
@@ -199,9 +204,7 @@ class Reads(Protocol):
         """Runs that exist."""
         ...
 
-    async def list_runs(
-        self, tenant: str, project: str, states: Sequence[int], workflow: str, before: UUID | None, limit: int
-    ) -> list[Run]:
+    async def list_runs(self, wanted: RunFilter, before: UUID | None, limit: int) -> list[Run]:
         """A page of runs, newest first."""
         ...
 

@@ -1,5 +1,6 @@
 """gRPC of launch: parse → app → translate. No decisions, no SQL."""
 
+import json
 from collections.abc import AsyncIterator, Collection
 from typing import Any
 from uuid import UUID
@@ -13,9 +14,10 @@ from libs.rpc.batcher import Batcher
 from libs.rpc.identity import Caller, current_call
 from libs.rpc.items import item_error
 from libs.rpc.values import check_value
-from services.launch import translate, translate_children
+from services.launch import translate, translate_children, translate_runs
 from services.launch.app.cancel_runs import Cancel, Cancelled, cancel_runs
 from services.launch.app.check_schemas import refuse_misfit
+from services.launch.app.fork_runs import launch_of
 from services.launch.app.launch_runs import LaunchAsk, Launched, check, is_repeat, launch_runs
 from services.launch.app.limit_rate import LaunchRate
 from services.launch.app.pause_runs import Pause, PauseAnswer, pause_runs
@@ -29,7 +31,6 @@ from services.launch.ports import Ports, Waits
 
 MAX_WAIT_MS = 60_000
 DEFAULT_WAIT_MS = 20_000
-MAX_LABEL = 200
 
 
 def project_of(caller: Caller, asked: str) -> str:
@@ -114,8 +115,7 @@ class LaunchServicer(launch_service_pb2_grpc.LaunchServiceServicer):
         project = project_of(caller, request.project)
         check_value(request.input, "input")
         for key, value in request.labels.items():
-            if not key or len(key) > MAX_LABEL or len(value) > MAX_LABEL:
-                raise invalid_field("labels", f"has a key or value over {MAX_LABEL} characters, or an empty key", "shorten it")
+            translate_runs.check_label(key, value)
         workflow = translate.check_text(request.workflow, "workflow")
         version = await self._ports.catalogue.resolve(caller.tenant, project, workflow)
         ask = translate.launch_ask(caller, project, version, request)
@@ -171,21 +171,26 @@ class LaunchServicer(launch_service_pb2_grpc.LaunchServiceServicer):
 
     async def ListRuns(self, request: pb.ListRunsRequest, context: Any) -> pb.ListRunsResponse:
         """See the contract."""
-        caller = current_call().require_caller()
-        if caller.project and request.project and request.project != caller.project:
-            raise not_found("project")
+        wanted = translate_runs.filter_of(current_call().require_caller(), request)
         size = translate.page_of(request.page_size, 50)
         before = uuid_from_text(request.page_token, "page_token") if request.page_token else None
-        states = [int(state) for state in request.states]
-        if not set(states) <= set(pb.RunState.values()):
-            raise invalid_field("states", "holds a number that is no state", "send values of RunState")
-        project = caller.project or translate.check_text(request.project, "project")
-        workflow = translate.check_text(request.workflow, "workflow")
-        runs = await self._ports.reads.list_runs(caller.tenant, project, states, workflow, before, size + 1)
+        runs = await self._ports.reads.list_runs(wanted, before, size + 1)
         token = str(runs[size - 1].head.run_id) if len(runs) > size else ""
         return pb.ListRunsResponse(
             runs=[translate.run_message(run, payload=False) for run in runs[:size]], next_page_token=token
         )
+
+    async def ForkRun(self, request: pb.ForkRunRequest, context: Any) -> pb.ForkRunResponse:
+        """See the contract."""
+        caller = current_call().require_caller()
+        ask = translate_runs.fork_of(caller, request)
+        source = await self._run(request.run_id)
+        labels = json.dumps({**source.labels, **ask.labels}, sort_keys=True)
+        launch = await launch_of(self._ports, source, ask, labels)
+        check(self._ports, launch)
+        self._rate.take(caller.tenant)
+        launched = await self._launch.submit(launch)
+        return pb.ForkRunResponse(run=translate.run_message(launched.run), replayed=launched.replayed)
 
     async def CancelRun(self, request: pb.CancelRunRequest, context: Any) -> pb.CancelRunResponse:
         """See the contract."""

@@ -273,6 +273,7 @@ def run_message(run: Run, *, payload: bool = True, waiting: Waiting | None = Non
         independent=head.independent,
         delegated=common_pb2.Budget(micros=head.delegated_micros) if head.children else None,
         children=head.children,
+        forked_from=str(run.fork_of) if run.fork_of else "",
     )
 
 

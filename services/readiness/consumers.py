@@ -12,6 +12,7 @@ from libs.kernel.refusal import Refusal, invalid_field
 from libs.telemetry.traces import continued, traceparent
 from services.readiness import translate, translate_waits
 from services.readiness.app.apply_facts import apply_facts
+from services.readiness.domain.forking import Fork
 from services.readiness.domain.steps import AttemptFact, EffectFact
 from services.readiness.domain.waits import Asked, Told, WaitKey
 from services.readiness.ports import Facts, Ports, RunFacts
@@ -22,6 +23,7 @@ class Batch:
 
     def __init__(self) -> None:
         self.launched: list[RunFacts] = []
+        self.forks: dict[UUID, Fork] = {}
         self.closed: list[UUID] = []
         self.attempts: list[tuple[UUID, AttemptFact]] = []
         self.effects: list[tuple[UUID, EffectFact]] = []
@@ -39,6 +41,8 @@ class Batch:
             case "run_launched":
                 with continued(event.traceparent, "readiness run_launched"):
                     self.launched.append(translate.launched(event.run_launched, traceparent() or event.traceparent))
+                if event.run_launched.fork_of:
+                    self.forks[self.launched[-1].run_id] = translate.fork(event.run_launched)
             case "run_closing":
                 self.closed.append(uuid_from_bytes(event.run_closing.run_id, "run_closing.run_id"))
             case "attempt_finished":
@@ -61,7 +65,7 @@ class Batch:
     @property
     def facts(self) -> Facts:
         """All of it."""
-        return Facts(self.launched, self.closed, self.attempts, self.effects, self.asked, self.told)
+        return Facts(self.launched, self.closed, self.attempts, self.effects, self.asked, self.told, forks=self.forks)
 
 
 async def apply(ports: Ports, raws: Sequence[bytes]) -> tuple[int, list[inbox_pb2.EventVerdict]]:

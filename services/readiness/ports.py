@@ -2,11 +2,13 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
+from dataclasses import field
 from typing import Protocol
 from uuid import UUID
 
 from libs.kernel.clock import Clock
 from libs.kernel.values import value
+from services.readiness.domain.forking import Fork
 from services.readiness.domain.graph import Graph
 from services.readiness.domain.state import AttemptFact, EffectFact, Expressions, RunView, Step
 from services.readiness.domain.steps import GraphEnd
@@ -48,6 +50,8 @@ class Facts:
     asked: Sequence[tuple[UUID, Asked]] = ()
     told: Sequence[tuple[UUID, Told]] = ()
     due_limit: int = 0
+    forks: Mapping[UUID, Fork] = field(default_factory=dict)
+    """By launched run: what it continues."""
 
     @property
     def wait_keys(self) -> Iterator[WaitKey]:

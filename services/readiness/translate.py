@@ -15,6 +15,7 @@ from libs.kernel.refusal import Reason, Refusal, invalid_field
 from libs.rpc.identity import Caller
 from libs.rpc.schemas import Misfit, check
 from services.readiness.app.answer_inputs import AnswerAsk
+from services.readiness.domain.forking import Fork
 from services.readiness.domain.graph import Contract, Graph, Node, base_of
 from services.readiness.domain.joins import CONDITION_FALSE, output_of, outputs_for, units
 from services.readiness.domain.state import AttemptFact, EffectFact, End, FailureFacts, Output, RunView, Step, StepState
@@ -49,6 +50,11 @@ def launched(fact: events_pb2.RunLaunched, traceparent: str) -> RunFacts:
         version=1,
         launched_by=fact.launched_by[:100].replace("\0", ""),
     )
+
+
+def fork(fact: events_pb2.RunLaunched) -> Fork:
+    """What a new run continues."""
+    return Fork(uuid_from_bytes(fact.fork_of, "run_launched.fork_of"), tuple(fact.fork_from))
 
 
 def failure_of(failure: events_pb2.Failure) -> FailureFacts:

@@ -61,6 +61,10 @@ def good_requests(lease: wk.Lease, other_run: str) -> dict[str, list[Message]]:
         ("PublishWorkflowVersion", la.PublishWorkflowVersionRequest(spec=spec)),
         ("GetWorkflowVersion", la.GetWorkflowVersionRequest(workflow="work@1")),
         ("ListRuns", la.ListRunsRequest(states=[la.RUN_STATE_RUNNING], workflow="work", page_size=5, page_token="x")),
+        (
+            "ForkRun",
+            la.ForkRunRequest(run_id=other_run, request_id="again", from_steps=["work"], reason="r", labels={"a": "b"}),
+        ),
         ("PauseRun", la.PauseRunRequest(run_id=other_run, reason="r", expected_version=1)),
         ("ResumeRun", la.ResumeRunRequest(run_id=other_run, reason="r", expected_version=1)),
         ("CancelRun", la.CancelRunRequest(run_id=other_run, reason="r", expected_version=1)),

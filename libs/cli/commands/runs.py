@@ -1,7 +1,7 @@
 """`runway run …`: launch, list, describe, watch, cancel, events, wait."""
 
 from collections.abc import Mapping
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 import typer
@@ -21,6 +21,7 @@ from libs.cli.output import (
     show_line,
     show_one,
     show_rows,
+    wrong_usage,
 )
 
 app = typer.Typer(help="Runs: launch, look, stop.", no_args_is_help=True)
@@ -38,6 +39,13 @@ def _summary(run: Any) -> dict[str, Any]:
     row["digest"] = run.workflow.digest
     row["run_class"] = short(pb.RunClass.Name(run.run_class), "RUN_CLASS_")
     return row
+
+
+def _pair(text: str) -> tuple[str, str]:
+    name, equals, told = text.partition("=")
+    if not equals:
+        wrong_usage(f"--label wants NAME=VALUE, not {text!r}")
+    return name, told
 
 
 def _show(summary: Mapping[str, Any], form: Form) -> None:
@@ -89,21 +97,45 @@ def launch(
 def list_runs(
     state: list[str] = typer.Option([], help="only these states, for example running"),
     workflow: str = typer.Option("", help="only of this workflow"),
+    run_class: list[str] = typer.Option([], "--class", help="only these classes, for example interactive"),
+    label: list[str] = typer.Option([], help="only runs with this label, as NAME=VALUE; several must all hold"),
+    since: datetime = typer.Option(None, help="only runs accepted then or later, UTC"),
+    until: datetime = typer.Option(None, help="only runs accepted before then, UTC"),
+    forked_from: str = typer.Option("", help="only runs that continue this one"),
+    page: str = typer.Option("", help="from the page before: its last line on stderr says it"),
     limit: int = typer.Option(50, min=1, max=200),
     form: Form = FORM,
 ) -> None:
-    """The newest runs."""
+    """The newest runs of which all that is named holds."""
 
     async def work() -> None:
         from runway.launch.v1 import launch_service_pb2 as pb
         from runway_sdk import Client
+        from runway_sdk.client import CLASSES
 
         names = {short(name, "RUN_STATE_"): number for name, number in pb.RunState.items() if number}
         for wanted in state:
             one_of(wanted, names, "--state")
+        for wanted in run_class:
+            one_of(wanted, CLASSES, "--class")
+        request = pb.ListRunsRequest(
+            states=[names[wanted] for wanted in state],
+            classes=[CLASSES[wanted] for wanted in run_class],
+            labels=dict(_pair(text) for text in label),
+            workflow=workflow,
+            forked_from=forked_from,
+            page_size=limit,
+            page_token=page,
+        )
+        if since is not None:
+            request.created_from.FromDatetime(since)
+        if until is not None:
+            request.created_before.FromDatetime(until)
         async with Client() as client:
-            page = await client.list_runs(states=[names[wanted] for wanted in state], workflow=workflow, page_size=limit)
-        show_rows([_summary(run) for run in page.runs], ["run_id", "workflow", "state", "outcome", "created_at"], form)
+            found = await client.find_runs(request)
+        show_rows([_summary(run) for run in found.runs], ["run_id", "workflow", "state", "outcome", "created_at"], form)
+        if found.next_page_token:
+            say(f"more: --page {found.next_page_token}")
 
     run_async(work)
 

@@ -169,8 +169,36 @@ class Client:
     ) -> pb.ListRunsResponse:
         """A page of runs, newest first."""
         request = pb.ListRunsRequest(states=states, workflow=workflow, page_size=page_size, page_token=page_token)
+        return await self.find_runs(request)
+
+    async def find_runs(self, request: pb.ListRunsRequest) -> pb.ListRunsResponse:
+        """A page of the runs of which all that the request names holds, newest first."""
         answer: pb.ListRunsResponse = await self._call(self._launch.ListRuns, request)
         return answer
+
+    async def fork(
+        self,
+        run_id: str,
+        from_steps: Sequence[str] = (),
+        *,
+        request_id: str = "",
+        reason: str = "",
+        deadline: timedelta | None = None,
+        labels: Mapping[str, str] | None = None,
+    ) -> pb.Run:
+        """A new run that continues an ended one: these steps, or without names those that did not succeed, run again with all
+        that follows them; the others keep what they gave."""
+        request = pb.ForkRunRequest(
+            run_id=run_id,
+            request_id=request_id or secrets.token_hex(16),
+            from_steps=from_steps,
+            reason=reason,
+            labels=dict(labels or {}),
+        )
+        if deadline is not None:
+            request.deadline.FromTimedelta(deadline)
+        run: pb.Run = (await self._call(self._launch.ForkRun, request)).run
+        return run
 
     async def wait(self, run_id: str, *, settled: bool = False, timeout_s: float = 3600.0) -> pb.Run:
         """The run once its outcome is decided (`settled`: once it is terminal), or when the time has passed."""

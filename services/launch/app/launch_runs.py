@@ -12,7 +12,7 @@ from libs.kernel.epochs import make_epoch
 from libs.kernel.ids import digest
 from libs.kernel.refusal import Reason, Refusal, invalid_field
 from libs.kernel.values import value
-from services.launch.domain.admission import Launch, decide
+from services.launch.domain.admission import Fork, Launch, decide
 from services.launch.domain.facts import FirstReceipt, Version
 from services.launch.domain.run import Run
 from services.launch.ports import Ports
@@ -37,6 +37,7 @@ class LaunchAsk:
     budget_given: bool
     labels: str
     traceparent: str = ""
+    fork: Fork | None = None
 
 
 @value(frozen=True, slots=True)
@@ -74,6 +75,7 @@ def _launch(ports: Ports, ask: LaunchAsk, run_id: UUID, now_ms: int) -> Launch:
         labels=ask.labels,
         actor=ask.actor,
         traceparent=ask.traceparent,
+        fork=ask.fork,
     )
 
 
@@ -171,6 +173,7 @@ async def _store(ports: Ports, first: dict[bytes, tuple[LaunchAsk, UUID]], now: 
             accounts = await tx.lock_accounts(sorted({launch.tenant for launch in launches}))
             admitted = decide(accounts, launches)
             await tx.admit(admitted, tx.incarnation, now)
+            await tx.note_forks([item.launch for item in admitted if item.launch.fork is not None], now)
             epoch = make_epoch(tx.incarnation, 1)
             await tx.send([ports.notices.launched(item, epoch, now) for item in admitted if item.denied is None], now)
     return won

@@ -86,6 +86,8 @@ class EventNotices:
             epoch=epoch,
             capabilities=launch.capabilities,
             launched_by=launch.actor.removeprefix("key:"),
+            fork_of=launch.fork.of.bytes if launch.fork else b"",
+            fork_from=launch.fork.from_steps if launch.fork else (),
         )
         return self._event(launch.run_id, "run_launched", "readiness", now_ms, launch.traceparent, run_launched=fact)
 

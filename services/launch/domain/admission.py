@@ -29,6 +29,15 @@ class Account:
 
 
 @value(frozen=True, slots=True)
+class Fork:
+    """Where a run goes on that has ended: `from_steps` and what follows them run again; empty: what did not succeed."""
+
+    of: UUID
+    from_steps: tuple[str, ...]
+    reason: str
+
+
+@value(frozen=True, slots=True)
 class Launch:
     """One launch that won its request_id, validated and pinned."""
 
@@ -50,6 +59,7 @@ class Launch:
     labels: str
     actor: str
     traceparent: str = ""
+    fork: Fork | None = None
 
 
 @value(frozen=True, slots=True)

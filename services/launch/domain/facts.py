@@ -27,6 +27,22 @@ class Version:
 
 
 @value(frozen=True, slots=True)
+class RunFilter:
+    """Which runs of a tenant are wanted: all that is named must hold, what is empty lets everything pass. `labels`: JSON.
+    Times are milliseconds since the Unix epoch, from (inclusive) and before; 0: no bound."""
+
+    tenant: str
+    project: str = ""
+    states: tuple[int, ...] = ()
+    classes: tuple[int, ...] = ()
+    workflow: str = ""
+    labels: str = ""
+    from_ms: int = 0
+    before_ms: int = 0
+    fork_of: UUID | None = None
+
+
+@value(frozen=True, slots=True)
 class Usage:
     """What a run has used so far, by the gateway's account."""
 

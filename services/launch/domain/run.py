@@ -142,6 +142,8 @@ class Run:
     cancel_extent: str
     sequence: int
     pause_until_ms: int = 0
+    fork_of: UUID | None = None
+    """The run that it continues."""
 
 
 @value(frozen=True, slots=True)

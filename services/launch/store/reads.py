@@ -9,11 +9,13 @@ from uuid import UUID
 import asyncpg
 
 from libs.pg import Database, Queries, Statement
-from services.launch.domain.facts import FirstReceipt, GateFacts, ScopeFacts
+from services.launch.domain.facts import FirstReceipt, GateFacts, RunFilter, ScopeFacts
 from services.launch.domain.run import Run, RunEventFacts, RunState, mode_of
 from services.launch.store import rows
 
 _Q = Queries.load(Path(__file__).parent / "sql" / "reads.sql")
+
+_LAST = UUID(int=2**128 - 1)
 
 
 class LaunchReads:
@@ -48,11 +50,24 @@ class LaunchReads:
             return {}
         return {row["run_id"]: rows.run(row) for row in await self._fetch(_Q.runs, list(run_ids))}
 
-    async def list_runs(
-        self, tenant: str, project: str, states: Sequence[int], workflow: str, before: UUID | None, limit: int
-    ) -> list[Run]:
-        """A page, newest first."""
-        return [rows.run(r) for r in await self._fetch(_Q.list_runs, tenant, project, list(states), workflow, before, limit)]
+    async def list_runs(self, wanted: RunFilter, before: UUID | None, limit: int) -> list[Run]:
+        """A page, newest first. Ids begin with the time of acceptance."""
+        since = UUID(int=wanted.from_ms << 80)
+        until = UUID(int=wanted.before_ms << 80) if wanted.before_ms else _LAST
+        found = await self._fetch(
+            _Q.list_runs,
+            wanted.tenant,
+            wanted.project,
+            list(wanted.states),
+            wanted.workflow,
+            list(wanted.classes),
+            wanted.labels,
+            wanted.fork_of,
+            since,
+            min(until, before) if before else until,
+            limit,
+        )
+        return [rows.run(row) for row in found]
 
     async def events(self, run_id: UUID, after: int, limit: int) -> list[RunEventFacts]:
         """Log entries in order."""

@@ -87,6 +87,7 @@ def run(row: Row) -> Run:
         cancel_extent=row["cancel_extent"],
         pause_until_ms=row["pause_until_ms"],
         sequence=row["sequence"],
+        fork_of=row["fork_of"],
     )
 
 

@@ -4,6 +4,7 @@ Can go wrong: an event that leaves although its transaction did not commit. What
 the commit.
 """
 
+import json
 from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -13,7 +14,7 @@ from libs.kernel.epochs import make_epoch
 from libs.kernel.ids import IdSource
 from libs.outbox import Outgoing, Relay, append
 from libs.pg import Database, Queries, Tx
-from services.launch.domain.admission import Account, Admitted
+from services.launch.domain.admission import Account, Admitted, Launch
 from services.launch.domain.adopting import Adopted
 from services.launch.domain.closing import Closing, Decided, Progress
 from services.launch.domain.facts import FirstReceipt, Notice, Usage
@@ -92,6 +93,18 @@ class LaunchTx(ChildStatements):
             *_failures([item.denied for item in admitted]),
             now_ms,
         )
+
+    async def note_forks(self, forks: Sequence[Launch], now_ms: int) -> None:
+        """On their rows and in their logs."""
+        told = [(item.run_id, item.actor, item.fork) for item in forks if item.fork is not None]
+        if not told:
+            return
+        await self._tx.fetch(_Q.note_forks, [run_id for run_id, _, _ in told], [fork.of for _, _, fork in told])
+        entries = []
+        for run_id, actor, fork in told:
+            detail = {"of": str(fork.of), "from_steps": list(fork.from_steps), "reason": fork.reason}
+            entries.append(RunEventFacts(run_id, 0, now_ms, "run.forked", 0, "", actor, json.dumps(detail)))
+        await self.append_events(entries)
 
     async def lock_heads(self, run_ids: Sequence[UUID]) -> dict[UUID, RunHead]:
         """Runs, locked in order."""

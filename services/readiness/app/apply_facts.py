@@ -12,6 +12,7 @@ from uuid import UUID
 
 from services.readiness.app.check_output import as_promised
 from services.readiness.app.take_waits import Waited, load_waits, lock_asked, save_waits, take_asked, take_told
+from services.readiness.domain.forking import Fork, take_over
 from services.readiness.domain.graph import Graph
 from services.readiness.domain.steps import (
     TERMINAL,
@@ -73,7 +74,7 @@ async def _apply(ports: Ports, facts: Facts) -> Left:
             due = await tx.take_due(now, facts.due_limit) if facts.due_limit else []
             left.due = len(due)
             named |= {run_id for run_id, _ in due}
-            views = await _begin(ports, tx, facts.launched, now)
+            views = await _begin(ports, tx, facts, now)
             if named:
                 committed = await _move(ports, tx, facts, due, named, left, now)
     except BaseException:
@@ -88,13 +89,15 @@ async def _apply(ports: Ports, facts: Facts) -> Left:
     return left
 
 
-async def _begin(ports: Ports, tx: Tx, launched: Sequence[RunFacts], now: int) -> list[tuple[RunFacts, RunView]]:
+async def _begin(ports: Ports, tx: Tx, facts: Facts, now: int) -> list[tuple[RunFacts, RunView]]:
     """Stores new runs with their steps and first tickets; those closed before they came are born closed."""
+    launched = facts.launched
     if not launched:
         return []
     graphs = ports.versions.known(sorted({run.digest for run in launched}))
     new = await tx.add_runs(sorted({run.run_id: run for run in launched}.values(), key=lambda run: run.run_id))
     early = await tx.closed_early(sorted(new))
+    former = await _former(tx, [run for run in launched if run.run_id in new], facts.forks)
     views: list[tuple[RunFacts, RunView]] = []
     notices: list[Notice] = []
     for run in launched:
@@ -106,7 +109,10 @@ async def _begin(ports: Ports, tx: Tx, launched: Sequence[RunFacts], now: int) -
             close(view)
             run = replace(run, state=CLOSED, version=run.version + 1)
         else:
-            begin_roots(view)
+            if (fork := facts.forks.get(run.run_id)) is not None:
+                take_over(view, former.get(fork.of), fork.from_steps)
+            else:
+                begin_roots(view)
             refuse_oversized(view, len(run.input), ports.ticket_limit_bytes)
             if view.finished:  # nothing of it is to be done
                 run = replace(run, state=FINISHED, version=run.version + 1)
@@ -116,6 +122,16 @@ async def _begin(ports: Ports, tx: Tx, launched: Sequence[RunFacts], now: int) -
     await tx.save([run for run, _ in views if run.state != ACTIVE], [])
     await tx.send(notices, now)
     return views
+
+
+async def _former(tx: Tx, runs: Sequence[RunFacts], forks: Mapping[UUID, Fork]) -> Mapping[UUID, Mapping[str, Step]]:
+    """Steps of the ended runs that these continue, where they are known here and of the same tenant and version."""
+    wanted = {forks[run.run_id].of: run for run in runs if run.run_id in forks}
+    if not wanted:
+        return {}
+    there = await tx.lock_runs(sorted(wanted))
+    same = [of for of, was in there.items() if (was.tenant, was.digest) == (wanted[of].tenant, wanted[of].digest)]
+    return await tx.load_steps(same) if same else {}
 
 
 async def _move(

@@ -201,6 +201,11 @@ class RunView:
             self.born.add(name)
         self._instances = None
 
+    def take_over(self, steps: Mapping[str, Step]) -> None:
+        """Steps that another run has ended, as this one's own."""
+        self.steps.update(steps)
+        self._instances = None
+
     def end_wait(self, wait: Wait) -> None:
         """Stores a wait that has ended now."""
         self.waits[wait.key] = self.ended[wait.key] = wait

@@ -8,6 +8,7 @@ import json
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 from uuid import UUID
 
 import asyncpg
@@ -52,6 +53,19 @@ def _failures(steps: Sequence[tuple[UUID, Step]]) -> tuple[list[str], list[str],
     return [f.failure_class for f in told], [f.message for f in told], [f.type for f in told]
 
 
+def _new_columns(steps: Sequence[tuple[UUID, Step]]) -> tuple[list[Any], ...]:
+    return (
+        [run_id for run_id, _ in steps],
+        [step.key for _, step in steps],
+        [int(step.state) for _, step in steps],
+        [step.ticket_sequence for _, step in steps],
+        [step.attempts for _, step in steps],
+        [step.version for _, step in steps],
+        *_failures(steps),
+        [step.item for _, step in steps],
+    )
+
+
 class ReadinessTx(WaitRows):
     """One transaction; implements `ports.Tx`."""
 
@@ -88,19 +102,12 @@ class ReadinessTx(WaitRows):
 
     async def add_steps(self, steps: Sequence[tuple[UUID, Step]]) -> None:
         """The steps of new runs, and new instances."""
-        if not steps:
-            return
-        self._tx.later(
-            _Q.add_steps,
-            [run_id for run_id, _ in steps],
-            [step.key for _, step in steps],
-            [int(step.state) for _, step in steps],
-            [step.ticket_sequence for _, step in steps],
-            [step.attempts for _, step in steps],
-            [step.version for _, step in steps],
-            *_failures(steps),
-            [step.item for _, step in steps],
-        )
+        kept = [item for item in steps if item[1].output]
+        fresh = [item for item in steps if not item[1].output] if kept else steps
+        if fresh:
+            self._tx.later(_Q.add_steps, *_new_columns(fresh))
+        if kept:
+            self._tx.later(_Q.add_kept_steps, *_new_columns(kept), [step.output for _, step in kept])
 
     async def lock_runs(self, run_ids: Sequence[UUID]) -> dict[UUID, RunFacts]:
         """Runs that are known, locked in order."""

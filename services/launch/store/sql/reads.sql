@@ -12,8 +12,10 @@ SELECT * FROM run WHERE run_id = ANY ($1::uuid[]);
 -- Newest first: run ids are time-ordered. Empty filters let everything pass.
 SELECT * FROM run
  WHERE tenant = $1 AND ($2 = '' OR project = $2) AND (cardinality($3::smallint[]) = 0 OR state = ANY ($3::smallint[]))
-   AND ($4 = '' OR workflow_name = $4) AND ($5::uuid IS NULL OR run_id < $5::uuid)
- ORDER BY run_id DESC LIMIT $6;
+   AND ($4 = '' OR workflow_name = $4) AND (cardinality($5::smallint[]) = 0 OR run_class = ANY ($5::smallint[]))
+   AND ($6 = '' OR labels::jsonb @> $6::text::jsonb) AND ($7::uuid IS NULL OR fork_of = $7::uuid)
+   AND run_id >= $8::uuid AND run_id < $9::uuid
+ ORDER BY run_id DESC LIMIT $10;
 
 -- name: events
 -- A page of one log.

@@ -47,6 +47,10 @@ UPDATE tenant AS t
   FROM (SELECT tenant, sum(budget_micros)::bigint AS micros, count(*)::int AS runs FROM ask WHERE state <> 13 GROUP BY tenant) AS total
  WHERE t.tenant = total.tenant;
 
+-- name: note_forks
+-- Runs that were just admitted, and continue others.
+UPDATE run AS r SET fork_of = a.fork_of FROM unnest($1::uuid[], $2::uuid[]) AS a(run_id, fork_of) WHERE r.run_id = a.run_id;
+
 -- name: lock_heads
 -- The one lock of a run, in order of ids, with what decisions look at.
 SELECT run_id, tenant, project, state, outcome, epoch, version, points, enforced, quiesced, capabilities, budget_micros, used_micros,

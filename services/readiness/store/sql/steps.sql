@@ -18,6 +18,12 @@ INSERT INTO step (run_id, step_key, state, ticket_sequence, attempts, version, f
 SELECT * FROM unnest($1::uuid[], $2::text[], $3::smallint[], $4::int[], $5::int[], $6::bigint[], $7::text[], $8::text[], $9::text[],
                      $10::bytea[]);
 
+-- name: add_kept_steps
+-- Steps that a new run takes over of an ended one, with what they gave.
+INSERT INTO step (run_id, step_key, state, ticket_sequence, attempts, version, failure_class, failure_message, failure_type, item, output)
+SELECT * FROM unnest($1::uuid[], $2::text[], $3::smallint[], $4::int[], $5::int[], $6::bigint[], $7::text[], $8::text[], $9::text[],
+                     $10::bytea[], $11::bytea[]);
+
 -- name: lock_runs
 -- The one lock of a run and its steps, in order of ids.
 SELECT run_id, tenant, project, digest, build, run_class, priority, deadline_ms, epoch, input, traceparent, state, version, launched_by

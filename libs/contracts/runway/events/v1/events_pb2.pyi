@@ -261,6 +261,8 @@ class RunLaunched(google.protobuf.message.Message):
     EPOCH_FIELD_NUMBER: builtins.int
     CAPABILITIES_FIELD_NUMBER: builtins.int
     LAUNCHED_BY_FIELD_NUMBER: builtins.int
+    FORK_OF_FIELD_NUMBER: builtins.int
+    FORK_FROM_FIELD_NUMBER: builtins.int
     run_id: builtins.bytes
     """The run, 16 bytes, UUIDv7."""
     tenant: builtins.str
@@ -283,9 +285,15 @@ class RunLaunched(google.protobuf.message.Message):
     """Epoch of the run's gate at launch."""
     launched_by: builtins.str
     """Name of the key that launched it, by launch's records."""
+    fork_of: builtins.bytes
+    """The run that it continues, 16 bytes; empty: none."""
     @property
     def capabilities(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
         """Capabilities granted to the run."""
+
+    @property
+    def fork_from(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
+        """Steps that run again; empty: those that did not succeed."""
 
     def __init__(
         self,
@@ -302,8 +310,10 @@ class RunLaunched(google.protobuf.message.Message):
         epoch: builtins.int = ...,
         capabilities: collections.abc.Iterable[builtins.str] | None = ...,
         launched_by: builtins.str = ...,
+        fork_of: builtins.bytes = ...,
+        fork_from: collections.abc.Iterable[builtins.str] | None = ...,
     ) -> None: ...
-    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["build", b"build", "capabilities", b"capabilities", "deadline_ms", b"deadline_ms", "epoch", b"epoch", "input", b"input", "launched_by", b"launched_by", "priority", b"priority", "project", b"project", "run_class", b"run_class", "run_id", b"run_id", "tenant", b"tenant", "workflow_digest", b"workflow_digest"]
+    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["build", b"build", "capabilities", b"capabilities", "deadline_ms", b"deadline_ms", "epoch", b"epoch", "fork_from", b"fork_from", "fork_of", b"fork_of", "input", b"input", "launched_by", b"launched_by", "priority", b"priority", "project", b"project", "run_class", b"run_class", "run_id", b"run_id", "tenant", b"tenant", "workflow_digest", b"workflow_digest"]
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
 
 Global___RunLaunched: typing_extensions.TypeAlias = RunLaunched

@@ -352,6 +352,7 @@ class Run(google.protobuf.message.Message):
     INDEPENDENT_FIELD_NUMBER: builtins.int
     DELEGATED_FIELD_NUMBER: builtins.int
     CHILDREN_FIELD_NUMBER: builtins.int
+    FORKED_FROM_FIELD_NUMBER: builtins.int
     run_id: builtins.str
     """UUIDv7."""
     tenant: builtins.str
@@ -384,6 +385,8 @@ class Run(google.protobuf.message.Message):
     """Whether it outlives its parent."""
     children: builtins.int
     """Children that it has spawned."""
+    forked_from: builtins.str
+    """The run that it continues; empty: none."""
     @property
     def workflow(self) -> Global___WorkflowPin:
         """What it pins."""
@@ -478,10 +481,11 @@ class Run(google.protobuf.message.Message):
         independent: builtins.bool = ...,
         delegated: runway.common.v1.common_pb2.Budget | None = ...,
         children: builtins.int = ...,
+        forked_from: builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: typing_extensions.TypeAlias = typing.Literal["budget", b"budget", "created_at", b"created_at", "deadline", b"deadline", "delegated", b"delegated", "failure", b"failure", "finished_at", b"finished_at", "input", b"input", "output", b"output", "paused_at", b"paused_at", "paused_until", b"paused_until", "used", b"used", "workflow", b"workflow"]
     def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
-    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["budget", b"budget", "cancel_extent", b"cancel_extent", "children", b"children", "created_at", b"created_at", "deadline", b"deadline", "delegated", b"delegated", "depth", b"depth", "epoch", b"epoch", "failure", b"failure", "finished_at", b"finished_at", "independent", b"independent", "input", b"input", "labels", b"labels", "last_sequence", b"last_sequence", "outcome", b"outcome", "output", b"output", "parent_id", b"parent_id", "paused_at", b"paused_at", "paused_until", b"paused_until", "priority", b"priority", "project", b"project", "receipts", b"receipts", "root_id", b"root_id", "run_class", b"run_class", "run_id", b"run_id", "state", b"state", "tenant", b"tenant", "used", b"used", "version", b"version", "wait_reasons", b"wait_reasons", "workflow", b"workflow"]
+    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["budget", b"budget", "cancel_extent", b"cancel_extent", "children", b"children", "created_at", b"created_at", "deadline", b"deadline", "delegated", b"delegated", "depth", b"depth", "epoch", b"epoch", "failure", b"failure", "finished_at", b"finished_at", "forked_from", b"forked_from", "independent", b"independent", "input", b"input", "labels", b"labels", "last_sequence", b"last_sequence", "outcome", b"outcome", "output", b"output", "parent_id", b"parent_id", "paused_at", b"paused_at", "paused_until", b"paused_until", "priority", b"priority", "project", b"project", "receipts", b"receipts", "root_id", b"root_id", "run_class", b"run_class", "run_id", b"run_id", "state", b"state", "tenant", b"tenant", "used", b"used", "version", b"version", "wait_reasons", b"wait_reasons", "workflow", b"workflow"]
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
 
 Global___Run: typing_extensions.TypeAlias = Run
@@ -927,11 +931,33 @@ class ListRunsRequest(google.protobuf.message.Message):
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
+    @typing.final
+    class LabelsEntry(google.protobuf.message.Message):
+        DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: builtins.int
+        VALUE_FIELD_NUMBER: builtins.int
+        key: builtins.str
+        value: builtins.str
+        def __init__(
+            self,
+            *,
+            key: builtins.str = ...,
+            value: builtins.str = ...,
+        ) -> None: ...
+        _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["key", b"key", "value", b"value"]
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+
     STATES_FIELD_NUMBER: builtins.int
     WORKFLOW_FIELD_NUMBER: builtins.int
     PROJECT_FIELD_NUMBER: builtins.int
     PAGE_SIZE_FIELD_NUMBER: builtins.int
     PAGE_TOKEN_FIELD_NUMBER: builtins.int
+    CLASSES_FIELD_NUMBER: builtins.int
+    LABELS_FIELD_NUMBER: builtins.int
+    CREATED_FROM_FIELD_NUMBER: builtins.int
+    CREATED_BEFORE_FIELD_NUMBER: builtins.int
+    FORKED_FROM_FIELD_NUMBER: builtins.int
     workflow: builtins.str
     """Only of this workflow name; empty: all."""
     project: builtins.str
@@ -940,9 +966,27 @@ class ListRunsRequest(google.protobuf.message.Message):
     """At most 200; 0: 50."""
     page_token: builtins.str
     """From the page before."""
+    forked_from: builtins.str
+    """Only runs that continue this one."""
     @property
     def states(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[Global___RunState.ValueType]:
         """Only these states; empty: all."""
+
+    @property
+    def classes(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[Global___RunClass.ValueType]:
+        """Only these classes; empty: all."""
+
+    @property
+    def labels(self) -> google.protobuf.internal.containers.ScalarMap[builtins.str, builtins.str]:
+        """Only runs with all of these labels."""
+
+    @property
+    def created_from(self) -> google.protobuf.timestamp_pb2.Timestamp:
+        """Only runs accepted at this time or later."""
+
+    @property
+    def created_before(self) -> google.protobuf.timestamp_pb2.Timestamp:
+        """Only runs accepted before this time."""
 
     def __init__(
         self,
@@ -952,11 +996,115 @@ class ListRunsRequest(google.protobuf.message.Message):
         project: builtins.str = ...,
         page_size: builtins.int = ...,
         page_token: builtins.str = ...,
+        classes: collections.abc.Iterable[Global___RunClass.ValueType] | None = ...,
+        labels: collections.abc.Mapping[builtins.str, builtins.str] | None = ...,
+        created_from: google.protobuf.timestamp_pb2.Timestamp | None = ...,
+        created_before: google.protobuf.timestamp_pb2.Timestamp | None = ...,
+        forked_from: builtins.str = ...,
     ) -> None: ...
-    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["page_size", b"page_size", "page_token", b"page_token", "project", b"project", "states", b"states", "workflow", b"workflow"]
+    _HasFieldArgType: typing_extensions.TypeAlias = typing.Literal["created_before", b"created_before", "created_from", b"created_from"]
+    def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
+    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["classes", b"classes", "created_before", b"created_before", "created_from", b"created_from", "forked_from", b"forked_from", "labels", b"labels", "page_size", b"page_size", "page_token", b"page_token", "project", b"project", "states", b"states", "workflow", b"workflow"]
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
 
 Global___ListRunsRequest: typing_extensions.TypeAlias = ListRunsRequest
+
+@typing.final
+class ForkRunRequest(google.protobuf.message.Message):
+    """Where an ended run is begun again."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    @typing.final
+    class LabelsEntry(google.protobuf.message.Message):
+        DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: builtins.int
+        VALUE_FIELD_NUMBER: builtins.int
+        key: builtins.str
+        value: builtins.str
+        def __init__(
+            self,
+            *,
+            key: builtins.str = ...,
+            value: builtins.str = ...,
+        ) -> None: ...
+        _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["key", b"key", "value", b"value"]
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+
+    RUN_ID_FIELD_NUMBER: builtins.int
+    REQUEST_ID_FIELD_NUMBER: builtins.int
+    FROM_STEPS_FIELD_NUMBER: builtins.int
+    REASON_FIELD_NUMBER: builtins.int
+    DEADLINE_FIELD_NUMBER: builtins.int
+    BUDGET_FIELD_NUMBER: builtins.int
+    LABELS_FIELD_NUMBER: builtins.int
+    run_id: builtins.str
+    """The run that is continued; it has ended."""
+    request_id: builtins.str
+    """Names the new run: a repeat with the same request gives the same run. Empty: the server makes one up."""
+    reason: builtins.str
+    """Why, for the log; at most 500 characters."""
+    @property
+    def from_steps(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
+        """Steps to run again, with all that follows them. Empty: those that did not succeed."""
+
+    @property
+    def deadline(self) -> google.protobuf.duration_pb2.Duration:
+        """Time until the new run expires. Unset: the workflow's or the installation's default."""
+
+    @property
+    def budget(self) -> runway.common.v1.common_pb2.Budget:
+        """What it may use. Unset: as much as the run that is continued might."""
+
+    @property
+    def labels(self) -> google.protobuf.internal.containers.ScalarMap[builtins.str, builtins.str]:
+        """Added to the labels of the run that is continued."""
+
+    def __init__(
+        self,
+        *,
+        run_id: builtins.str = ...,
+        request_id: builtins.str = ...,
+        from_steps: collections.abc.Iterable[builtins.str] | None = ...,
+        reason: builtins.str = ...,
+        deadline: google.protobuf.duration_pb2.Duration | None = ...,
+        budget: runway.common.v1.common_pb2.Budget | None = ...,
+        labels: collections.abc.Mapping[builtins.str, builtins.str] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: typing_extensions.TypeAlias = typing.Literal["budget", b"budget", "deadline", b"deadline"]
+    def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
+    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["budget", b"budget", "deadline", b"deadline", "from_steps", b"from_steps", "labels", b"labels", "reason", b"reason", "request_id", b"request_id", "run_id", b"run_id"]
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+
+Global___ForkRunRequest: typing_extensions.TypeAlias = ForkRunRequest
+
+@typing.final
+class ForkRunResponse(google.protobuf.message.Message):
+    """The new run."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    RUN_FIELD_NUMBER: builtins.int
+    REPLAYED_FIELD_NUMBER: builtins.int
+    replayed: builtins.bool
+    """Whether an earlier call with this request_id had made it."""
+    @property
+    def run(self) -> Global___Run:
+        """As stored."""
+
+    def __init__(
+        self,
+        *,
+        run: Global___Run | None = ...,
+        replayed: builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: typing_extensions.TypeAlias = typing.Literal["run", b"run"]
+    def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
+    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["replayed", b"replayed", "run", b"run"]
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+
+Global___ForkRunResponse: typing_extensions.TypeAlias = ForkRunResponse
 
 @typing.final
 class ListRunsResponse(google.protobuf.message.Message):

@@ -66,6 +66,11 @@ class LaunchServiceStub(object):
                 request_serializer=runway_dot_launch_dot_v1_dot_launch__service__pb2.GetRunRequest.SerializeToString,
                 response_deserializer=runway_dot_launch_dot_v1_dot_launch__service__pb2.GetRunResponse.FromString,
                 _registered_method=True)
+        self.ForkRun = channel.unary_unary(
+                '/runway.launch.v1.LaunchService/ForkRun',
+                request_serializer=runway_dot_launch_dot_v1_dot_launch__service__pb2.ForkRunRequest.SerializeToString,
+                response_deserializer=runway_dot_launch_dot_v1_dot_launch__service__pb2.ForkRunResponse.FromString,
+                _registered_method=True)
         self.ListRuns = channel.unary_unary(
                 '/runway.launch.v1.LaunchService/ListRuns',
                 request_serializer=runway_dot_launch_dot_v1_dot_launch__service__pb2.ListRunsRequest.SerializeToString,
@@ -168,8 +173,17 @@ class LaunchServiceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ForkRun(self, request, context):
+        """A new run of the same version and input that begins where an ended run left off: steps before the boundary keep what they gave, the
+        boundary and what follows it run again, under a new budget and deadline. Effects of steps that run again are made again.
+        Errors: NOT_FOUND (run), RUN_NOT_ENDED, INVALID_FIELD (from_steps), REQUEST_ID_REUSED, QUOTA_EXCEEDED.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def ListRuns(self, request, context):
-        """Runs of the caller's tenant (and project, where the key is bound to one), newest first.
+        """Runs of the caller's tenant (and project, where the key is bound to one), newest first. What is named in several fields must all hold.
         Errors: INVALID_FIELD (page_token, filter).
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -277,6 +291,11 @@ def add_LaunchServiceServicer_to_server(servicer, server):
                     servicer.GetRun,
                     request_deserializer=runway_dot_launch_dot_v1_dot_launch__service__pb2.GetRunRequest.FromString,
                     response_serializer=runway_dot_launch_dot_v1_dot_launch__service__pb2.GetRunResponse.SerializeToString,
+            ),
+            'ForkRun': grpc.unary_unary_rpc_method_handler(
+                    servicer.ForkRun,
+                    request_deserializer=runway_dot_launch_dot_v1_dot_launch__service__pb2.ForkRunRequest.FromString,
+                    response_serializer=runway_dot_launch_dot_v1_dot_launch__service__pb2.ForkRunResponse.SerializeToString,
             ),
             'ListRuns': grpc.unary_unary_rpc_method_handler(
                     servicer.ListRuns,
@@ -488,6 +507,33 @@ class LaunchService(object):
             '/runway.launch.v1.LaunchService/GetRun',
             runway_dot_launch_dot_v1_dot_launch__service__pb2.GetRunRequest.SerializeToString,
             runway_dot_launch_dot_v1_dot_launch__service__pb2.GetRunResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ForkRun(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/runway.launch.v1.LaunchService/ForkRun',
+            runway_dot_launch_dot_v1_dot_launch__service__pb2.ForkRunRequest.SerializeToString,
+            runway_dot_launch_dot_v1_dot_launch__service__pb2.ForkRunResponse.FromString,
             options,
             channel_credentials,
             insecure,

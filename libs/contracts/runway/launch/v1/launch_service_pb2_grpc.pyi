@@ -55,8 +55,13 @@ class LaunchServiceStub:
     """One run as it is now.
     Errors: NOT_FOUND.
     """
+    ForkRun: grpc.UnaryUnaryMultiCallable[runway.launch.v1.launch_service_pb2.ForkRunRequest, runway.launch.v1.launch_service_pb2.ForkRunResponse]
+    """A new run of the same version and input that begins where an ended run left off: steps before the boundary keep what they gave, the
+    boundary and what follows it run again, under a new budget and deadline. Effects of steps that run again are made again.
+    Errors: NOT_FOUND (run), RUN_NOT_ENDED, INVALID_FIELD (from_steps), REQUEST_ID_REUSED, QUOTA_EXCEEDED.
+    """
     ListRuns: grpc.UnaryUnaryMultiCallable[runway.launch.v1.launch_service_pb2.ListRunsRequest, runway.launch.v1.launch_service_pb2.ListRunsResponse]
-    """Runs of the caller's tenant (and project, where the key is bound to one), newest first.
+    """Runs of the caller's tenant (and project, where the key is bound to one), newest first. What is named in several fields must all hold.
     Errors: INVALID_FIELD (page_token, filter).
     """
     CancelRun: grpc.UnaryUnaryMultiCallable[runway.launch.v1.launch_service_pb2.CancelRunRequest, runway.launch.v1.launch_service_pb2.CancelRunResponse]
@@ -130,8 +135,13 @@ class LaunchServiceAsyncStub(LaunchServiceStub):
     """One run as it is now.
     Errors: NOT_FOUND.
     """
+    ForkRun: grpc.aio.UnaryUnaryMultiCallable[runway.launch.v1.launch_service_pb2.ForkRunRequest, runway.launch.v1.launch_service_pb2.ForkRunResponse]  # type: ignore[assignment]
+    """A new run of the same version and input that begins where an ended run left off: steps before the boundary keep what they gave, the
+    boundary and what follows it run again, under a new budget and deadline. Effects of steps that run again are made again.
+    Errors: NOT_FOUND (run), RUN_NOT_ENDED, INVALID_FIELD (from_steps), REQUEST_ID_REUSED, QUOTA_EXCEEDED.
+    """
     ListRuns: grpc.aio.UnaryUnaryMultiCallable[runway.launch.v1.launch_service_pb2.ListRunsRequest, runway.launch.v1.launch_service_pb2.ListRunsResponse]  # type: ignore[assignment]
-    """Runs of the caller's tenant (and project, where the key is bound to one), newest first.
+    """Runs of the caller's tenant (and project, where the key is bound to one), newest first. What is named in several fields must all hold.
     Errors: INVALID_FIELD (page_token, filter).
     """
     CancelRun: grpc.aio.UnaryUnaryMultiCallable[runway.launch.v1.launch_service_pb2.CancelRunRequest, runway.launch.v1.launch_service_pb2.CancelRunResponse]  # type: ignore[assignment]
@@ -240,12 +250,23 @@ class LaunchServiceServicer(metaclass=abc.ABCMeta):
         """
 
     @abc.abstractmethod
+    def ForkRun(
+        self,
+        request: runway.launch.v1.launch_service_pb2.ForkRunRequest,
+        context: _ServicerContext,
+    ) -> typing.Union[runway.launch.v1.launch_service_pb2.ForkRunResponse, collections.abc.Awaitable[runway.launch.v1.launch_service_pb2.ForkRunResponse]]:
+        """A new run of the same version and input that begins where an ended run left off: steps before the boundary keep what they gave, the
+        boundary and what follows it run again, under a new budget and deadline. Effects of steps that run again are made again.
+        Errors: NOT_FOUND (run), RUN_NOT_ENDED, INVALID_FIELD (from_steps), REQUEST_ID_REUSED, QUOTA_EXCEEDED.
+        """
+
+    @abc.abstractmethod
     def ListRuns(
         self,
         request: runway.launch.v1.launch_service_pb2.ListRunsRequest,
         context: _ServicerContext,
     ) -> typing.Union[runway.launch.v1.launch_service_pb2.ListRunsResponse, collections.abc.Awaitable[runway.launch.v1.launch_service_pb2.ListRunsResponse]]:
-        """Runs of the caller's tenant (and project, where the key is bound to one), newest first.
+        """Runs of the caller's tenant (and project, where the key is bound to one), newest first. What is named in several fields must all hold.
         Errors: INVALID_FIELD (page_token, filter).
         """
 
