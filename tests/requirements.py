@@ -50,6 +50,17 @@ REQUIREMENTS: dict[str, Requirement] = {
         "Why a run or a step does not move: ordered blockers with a remedy each, its place, an estimate with its basis.",
         "field",
     ),
+    "run.search": Requirement(
+        "Runs are listed by state, project, workflow, class, labels, time and what they continue, in stable pages.", "field"
+    ),
+    "run.retry-fork": Requirement(
+        "An ended run is begun again from a boundary as a new run that refers to it; what came before keeps what it gave.",
+        "001 field",
+    ),
+    "run.lineage": Requirement(
+        "What a run used and made, as JSON and OpenLineage: versions, effects, approvals, artifacts, cost; the same bytes each time.",
+        "000 field",
+    ),
     "dag.ready": Requirement(
         "A step is ready only when every configured condition holds; the same result under any order and repetition of events.",
         "000 002",
