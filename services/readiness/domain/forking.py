@@ -34,12 +34,12 @@ def kept(graph: Graph, former: Mapping[str, Step], from_steps: Collection[str]) 
             again.add(base_of(step.key))
     left = list(again)
     while left:
-        for after in graph.successors[left.pop()]:
-            if after not in again:
-                again.add(after)
-                left.append(after)
-    again |= {maker for made, maker in graph.many.items() if maker and made in again}  # who asks for instances asks again
-    again |= {made for made, maker in graph.many.items() if maker in again}
+        key = left.pop()
+        asker = graph.many.get(key)  # what it asked for goes with the run that asked: it asks again
+        for other in (*graph.successors[key], *((asker,) if asker else ())):
+            if other not in again:
+                again.add(other)
+                left.append(other)
     return {
         key: replace(Step(key, step.state), attempts=step.attempts, output=step.output, failure=step.failure, item=step.item)
         for key, step in former.items()
