@@ -2,7 +2,8 @@
 
 The decision is the same under any order of the facts behind it: what is decided early stays decided whatever comes later. So a
 join that awaits the rest looks when all have ended; one that stops or leaves the rest looks at each end, but is skipped only
-when no edge is left whose condition might yet turn out to be nonsense. Can go wrong: an edge whose condition gives nothing. It
+when no edge is left whose condition might yet turn out to be nonsense, and goes on before the rest has ended only where the
+step has no expression of its own that would see less by that. Can go wrong: an edge whose condition gives nothing. It
 does not hold, and where the join cannot do without it, the step fails and says so.
 """
 
@@ -174,7 +175,8 @@ def decide(view: RunView, node: Node) -> Decision:
     ignores = policy.on_failure == OnFailure.IGNORE and not policy.need and not policy.majority
     wanted = policy.need or (tally.total // 2 + 1 if policy.majority else tally.total)
     if (tally.open == 0 and not tally.errors) if ignores else tally.yes >= wanted:
-        return GO
+        # its own expressions see what its predecessors gave: who has ended by now must not decide what that is
+        return OPEN if tally.open and policy.rest == Rest.LEAVE and (node.condition or node.for_each) else GO
     hopeless = tally.yes + tally.open < wanted
     if tally.open and (not hopeless or tally.doubtful or policy.on_failure == OnFailure.FAIL):
         return OPEN
