@@ -33,6 +33,9 @@ SPEC = wf.WorkflowSpec(
     name="work", build="1", steps=[wf.StepSpec(key="act", tools=["http.request"], checkpoints=True, models=["m"])]
 )
 
+NOBODYS = "01900000-0000-7000-8000-000000000001"
+"""A run that is not there: forks of one that is would queue a run for every mutation that is still a request."""
+
 
 def good_requests(lease: wk.Lease, other_run: str) -> dict[str, list[Message]]:
     """Requests that would pass, by method, to be spoilt in one place."""
@@ -63,7 +66,7 @@ def good_requests(lease: wk.Lease, other_run: str) -> dict[str, list[Message]]:
         ("ListRuns", la.ListRunsRequest(states=[la.RUN_STATE_RUNNING], workflow="work", page_size=5, page_token="x")),
         (
             "ForkRun",
-            la.ForkRunRequest(run_id=other_run, request_id="again", from_steps=["work"], reason="r", labels={"a": "b"}),
+            la.ForkRunRequest(run_id=NOBODYS, request_id="again", from_steps=["work"], reason="r", labels={"a": "b"}),
         ),
         ("PauseRun", la.PauseRunRequest(run_id=other_run, reason="r", expected_version=1)),
         ("ResumeRun", la.ResumeRunRequest(run_id=other_run, reason="r", expected_version=1)),

@@ -26,6 +26,8 @@ from runway.common.v1 import common_pb2, policy_pb2
 from runway.internal.fence.v1 import lease_pb2
 from runway.launch.v1 import launch_service_pb2 as la
 from runway.launch.v1 import scope_service_pb2, scope_service_pb2_grpc
+from runway.scheduler.v1 import control_service_pb2 as ct
+from runway.scheduler.v1 import control_service_pb2_grpc
 from runway.scheduler.v1 import worker_service_pb2 as wk
 from runway_sdk import Client, Target
 
@@ -310,7 +312,7 @@ async def test_nonsense_is_refused_with_a_reason_and_stores_nothing(six: Target6
 
 
 async def reopen(six: Target6) -> None:
-    """Opens the owner again: among the noise may be a stop of it that is quite right."""
+    """Opens the owner again: among the noise may be a stop of it, or a hold of its queue, that is quite right."""
     scopes = scope_service_pb2_grpc.ScopeServiceStub(six.channels["control"])
     kind = scope_service_pb2.SCOPE_KIND_TENANT
     request = scope_service_pb2.ReleaseScopeRequest(kind=kind, name="acme", reason="the noise is over", actor="tests")
@@ -318,6 +320,10 @@ async def reopen(six: Target6) -> None:
         await scopes.ReleaseScope(request, metadata=six.headers())
     except grpc.aio.AioRpcError as error:
         assert error.code() is grpc.StatusCode.NOT_FOUND, "it was not stopped"  # noqa: PT017
+    control = control_service_pb2_grpc.ControlServiceStub(six.channels["control"])
+    for hold in (await control.ListHolds(ct.ListHoldsRequest(), metadata=six.headers())).holds:
+        release = ct.ReleaseHoldRequest(kind=hold.kind, name=hold.name, reason="the noise is over", actor="tests")
+        await control.ReleaseHold(release, metadata=six.headers())
 
 
 async def work_goes_on(six: Target6) -> None:
