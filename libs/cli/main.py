@@ -2,7 +2,21 @@
 
 import typer
 
-from libs.cli.commands import again, approvals, buckets, children, control, install, keys, replay, runs, scopes, shares, things, waits
+from libs.cli.commands import (
+    again,
+    approvals,
+    buckets,
+    children,
+    control,
+    install,
+    keys,
+    replay,
+    runs,
+    scopes,
+    shares,
+    things,
+    waits,
+)
 from libs.cli.commands.crash import crash
 from libs.cli.commands.demo import demo
 from libs.cli.commands.explain import explain
