@@ -17,6 +17,7 @@ TABLE: Mapping[str, str] = {
     "PublishWorkflowVersion": "admin automation",
     "LaunchRun": "admin automation",
     "LaunchRuns": "admin automation",
+    "ForkRun": "admin automation",
     "CancelRun": RUNS,
     "PauseRun": RUNS,
     "ResumeRun": RUNS,
