@@ -4,6 +4,7 @@ from contextlib import suppress
 
 from runway.gateway.v1.bucket_service_pb2_grpc import add_BucketServiceServicer_to_server
 from runway.gateway.v1.gateway_service_pb2_grpc import add_GatewayServiceServicer_to_server
+from runway.gateway.v1.meter_service_pb2_grpc import add_MeterServiceServicer_to_server
 from runway.internal.gateway.v1.gateway_internal_pb2_grpc import (
     add_BucketViewServiceServicer_to_server,
     add_EffectServiceServicer_to_server,
@@ -45,10 +46,12 @@ from services.gateway.servicer import SERVICE, GatewayServicer
 from services.gateway.servicer_buckets import BucketServicer, BucketViewServicer
 from services.gateway.servicer_control import EffectServicer, GatewayFences
 from services.gateway.servicer_envelopes import EnvelopeServicer
+from services.gateway.servicer_meter import MeterServicer
 from services.gateway.settings import GatewaySettings
 from services.gateway.store.approvals import CertificateStore
 from services.gateway.store.buckets import BucketStore
 from services.gateway.store.effects import EffectStore
+from services.gateway.store.meter import MeterStore
 from services.gateway.store.processes import ProcessStore
 from services.gateway.store.standing import GatewayStanding, collecting
 from services.gateway.translate import MAX_WAIT_MS
@@ -125,7 +128,7 @@ async def compose(host: Host) -> Service:
     return Composed(
         name="gateway",
         healthy=db.ping,
-        servicers=_servicers(ports, Invoker(ports, calls, intents, cold, buckets), kept, buckets),
+        servicers=_servicers(ports, Invoker(ports, calls, intents, cold, buckets), kept, buckets, MeterStore(db)),
         inbox=lambda raws: consumers.apply(ports, raws),
         stuck=GatewayStuck(ports, db).list_stuck,
         fences=GatewayFences(FencePoint(leaf_db, standing), collecting, relay, CertificateStore(leaf_db)),
@@ -142,7 +145,7 @@ async def compose(host: Host) -> Service:
     )
 
 
-def _servicers(ports: Ports, invoker: Invoker, kept: BucketStore, buckets: Buckets) -> list[Mounted]:
+def _servicers(ports: Ports, invoker: Invoker, kept: BucketStore, buckets: Buckets, meter: MeterStore) -> list[Mounted]:
     return [
         Mounted(
             add_GatewayServiceServicer_to_server,
@@ -150,6 +153,7 @@ def _servicers(ports: Ports, invoker: Invoker, kept: BucketStore, buckets: Bucke
             SERVICE,
         ),
         Mounted(add_EffectServiceServicer_to_server, EffectServicer(ports), "runway.internal.gateway.v1.EffectService"),
+        Mounted(add_MeterServiceServicer_to_server, MeterServicer(meter), "runway.gateway.v1.MeterService"),
         Mounted(
             add_EnvelopeServiceServicer_to_server,
             EnvelopeServicer(ports),

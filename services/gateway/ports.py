@@ -279,8 +279,8 @@ class Transaction(Protocol):
         """Tries that exist, by name and number; asked with number 0, the newest (under its own number)."""
         ...
 
-    async def save(self, landed: Sequence[Landed], causes: Mapping[tuple[EffectName, int], str]) -> None:
-        """New values of slots and tries, and what their runs get back and use."""
+    async def save(self, landed: Sequence[Landed], causes: Mapping[tuple[EffectName, int], str], now_ms: int) -> None:
+        """New values of slots and tries, what their runs get back and use, and the meter of it."""
         ...
 
     async def settle(self, run_ids: Sequence[UUID], used: Sequence[UUID], notices: Notices, now_ms: int) -> None:
@@ -289,6 +289,29 @@ class Transaction(Protocol):
 
     async def send(self, notices: Sequence[Notice], now_ms: int) -> None:
         """Outbox rows."""
+        ...
+
+
+@value(frozen=True, slots=True)
+class Metered:
+    """What a try used, as it was appended."""
+
+    ordinal: int
+    name: EffectName
+    n: int
+    part: int
+    tool: str
+    project: str
+    micros: int
+    tokens: int
+    at_ms: int
+
+
+class Meter(Protocol):
+    """Meter events."""
+
+    async def page(self, tenant: str, project: str, run_id: UUID | None, after: int, limit: int) -> list[Metered]:
+        """Events of a tenant (of one run, where it is given) beyond an ordinal, oldest first."""
         ...
 
 

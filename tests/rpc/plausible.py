@@ -11,6 +11,7 @@ from runway.checkpoint.v1 import checkpoint_service_pb2 as cp
 from runway.common.v1 import common_pb2
 from runway.gateway.v1 import bucket_service_pb2 as bu
 from runway.gateway.v1 import gateway_service_pb2 as gw
+from runway.gateway.v1 import meter_service_pb2 as me
 from runway.launch.v1 import admin_service_pb2 as ad
 from runway.launch.v1 import approval_service_pb2 as ap
 from runway.launch.v1 import key_service_pb2 as ke
@@ -183,6 +184,7 @@ def good_requests(lease: wk.Lease, other_run: str) -> dict[str, list[Message]]:
         ("RemoveBucket", bu.RemoveBucketRequest(name=bucket, expected_version=1, actor="me", reason="r")),
         ("PutBucketWeight", bu.PutBucketWeightRequest(name=bucket, tenant="a", weight=2, actor="me", reason="r")),
         ("ListBucketChanges", bu.ListBucketChangesRequest(page_size=2, before_version=9)),
+        ("ListMeterEvents", me.ListMeterEventsRequest(run_id=run, page_size=2, page_token="1")),
         ("ListTools", gw.ListToolsRequest()),
         ("RestoreCheckpoint", cp.RestoreCheckpointRequest()),
         ("ListCases", rc.ListCasesRequest(run_id=run, page_size=2, page_token="1")),

@@ -6,6 +6,7 @@ the same.
 
 import secrets
 
+from runway.gateway.v1 import meter_service_pb2, meter_service_pb2_grpc
 from runway.launch.v1 import launch_service_pb2, tree_service_pb2, tree_service_pb2_grpc
 
 from runway_sdk.connection import Connection
@@ -17,6 +18,7 @@ class Trees:
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
         self._stub = connection.stub("launch", tree_service_pb2_grpc.TreeServiceStub)
+        self._meter = connection.stub("gateway", meter_service_pb2_grpc.MeterServiceStub)
         self._control = connection.stub_of_control("launch", tree_service_pb2_grpc.TreeServiceStub)
 
     async def children(
@@ -56,6 +58,17 @@ class Trees:
         )
         answer: tree_service_pb2.RaiseBudgetResponse = await self._connection.call(self._control.RaiseBudget, request)
         return answer.run
+
+    async def meter(self, run_id: str = "") -> list[meter_service_pb2.MeterEvent]:
+        """What calls used, event by event, oldest first."""
+        request = meter_service_pb2.ListMeterEventsRequest(run_id=run_id, page_size=1000)
+        found: list[meter_service_pb2.MeterEvent] = []
+        while True:
+            answer = await self._connection.call(self._meter.ListMeterEvents, request)
+            found += answer.events
+            if not answer.more:
+                return found
+            request.page_token = answer.next_page_token
 
     async def tenant_budget(self) -> tree_service_pb2.GetTenantBudgetResponse:
         """What the caller's tenant may use, has reserved and has spent."""

@@ -27,7 +27,7 @@ async def record_receipts(ports: Ports, receipts: Sequence[Receipt]) -> list[Eff
         tries = await tx.tries([(receipt.name, receipt.n) for receipt in receipts])
         landed = _land(receipts, effects, tries, now)
         causes = {(r.name, r.n): r.outcome.cause for r in receipts}
-        await tx.save(landed, causes)
+        await tx.save(landed, causes, now)
         await tx.send(_notices(ports, landed, tries, causes, now), now)
         runs = {item.effect.name.run_id for item in landed}
         if runs:

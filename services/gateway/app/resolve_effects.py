@@ -40,7 +40,7 @@ async def resolve_effects(ports: Ports, found: Sequence[Resolution]) -> list[Rec
             stands = moved is not None or (effect.state is item.state and effect.version > item.expected_version)
             answers.append(Recorded(stands, effect.state.value, effect.version))
         if landed:
-            await tx.save(landed, {})
+            await tx.save(landed, {}, now)
             await tx.send([n for item in landed for n in ports.notices.resolved(item.effect, now)], now)
             runs = sorted({item.effect.name.run_id for item in landed})
             used = sorted({item.effect.name.run_id for item in landed if item.used})

@@ -22,6 +22,7 @@ from services.gateway.domain.envelopes import Delegated, Envelope, Returned, Sli
 from services.gateway.ports import Admitted, Attended, Intent, Notice, Notices, Usage
 from services.gateway.store import rows
 from services.gateway.store.envelopes import EnvelopeStore
+from services.gateway.store.meter import append_meter
 
 ADMISSION = Queries.load(Path(__file__).parent / "sql" / "admission.sql")
 EFFECTS = Queries.load(Path(__file__).parent / "sql" / "effects.sql")
@@ -189,8 +190,8 @@ class GatewayTx:
         found = await self._tx.fetch(EFFECTS.read_tries, *columns([name for name, _ in keys]), [n for _, n in keys])
         return {(rows.name(row), row["n"]): Attended(rows.attempt(row), bool(row["attended"])) for row in found}
 
-    async def save(self, landed: Sequence[Landed], causes: Mapping[tuple[EffectName, int], str]) -> None:
-        """The last value of each slot and try, and each run's sums."""
+    async def save(self, landed: Sequence[Landed], causes: Mapping[tuple[EffectName, int], str], now_ms: int) -> None:
+        """The last value of each slot and try, each run's sums, and what was used as meter events."""
         if not landed:
             return
         effects = {item.effect.name: item.effect for item in landed}
@@ -219,6 +220,7 @@ class GatewayTx:
             await self._tx.fetch(
                 EFFECTS.settle_gates, moved, *([sums[run_id][place] for run_id in moved] for place in range(3))
             )
+        await append_meter(self._tx, landed, now_ms)
 
     async def _save_effects(self, effects: Sequence[Effect]) -> None:
         failures = [e.failure for e in effects]

@@ -5,8 +5,9 @@ from typing import Any
 
 import pytest
 from runway.launch.v1 import launch_service_pb2 as pb
-from runway_sdk import ALL, ANY, Child, ChildrenFailed, Context, StepFailed, step, workflow
+from runway_sdk import ALL, ANY, BudgetExhausted, Child, ChildrenFailed, Context, StepFailed, step, workflow
 
+from libs.testkit.waiting import wait_until
 from tests.rpc.children.conftest import CALL_MICROS, Bench
 
 MODEL = {"messages": [{"role": "user", "content": "x" * 3000}], "max_tokens": 1000}
@@ -76,6 +77,46 @@ async def test_a_slice_is_taken_from_the_parent_and_what_is_left_of_it_comes_bac
     ]
     assert final.used.micros == CALL_MICROS
     assert (await bench.client.trees.tenant_budget()).spent_micros == 2 * CALL_MICROS
+    metered = [(event.run_id, event.tool, event.micros, event.tokens, event.part) for event in await bench.client.trees.meter()]
+    assert metered == [(node.run_id, "model:small", CALL_MICROS, 2000, 1) for node in reversed(nodes)]
+    assert [event.run_id for event in await bench.client.trees.meter(run.run_id)] == [run.run_id]
+    await bench.balanced()
+
+
+@pytest.mark.requirement("gw.budget")
+async def test_what_a_child_has_its_parent_cannot_spend(bench: Bench) -> None:
+    hold, seen = asyncio.Event(), []
+
+    @step
+    async def keeps(run: int) -> int:
+        await hold.wait()
+        return run
+
+    @step(models=["small"])
+    async def poor(ctx: Context) -> str:
+        kept = await ctx.spawn("keeps", 1, budget_micros=CALL_MICROS)
+
+        async def given() -> bool:
+            return (await bench.client.trees.tree(ctx.run_id))[0].delegated_micros == CALL_MICROS
+
+        async def back() -> bool:
+            return (await bench.client.trees.tree(ctx.run_id))[0].free_micros > CALL_MICROS
+
+        await wait_until(back if seen else given, what="the child's slice, or what is left of it")
+        try:
+            await ctx.model("small", MODEL)
+            seen.append("spent")
+        except BudgetExhausted as refused:
+            seen.append(refused.detail["free_micros"])
+            hold.set()
+            await ctx.join(kept)
+        return "done"
+
+    async with bench.worker(workflow("keeps", steps=[keeps]), workflow("poor", steps=[poor])):
+        run = await bench.client.launch("poor", budget_micros=2 * CALL_MICROS - 1)
+        assert await bench.client.result(run.run_id, timeout_s=30) == "done"
+        await bench.settled(run.run_id)
+    assert seen == [str(CALL_MICROS - 1), "spent"]
     await bench.balanced()
 
 

@@ -104,6 +104,7 @@ tries AS (DELETE FROM effect_dispatch AS d USING old WHERE d.run_id = old.run_id
 effects AS (DELETE FROM effect AS e USING old WHERE e.run_id = old.run_id),
 ordinals AS (DELETE FROM slot_ordinal AS o USING old WHERE o.run_id = old.run_id),
 certificates AS (DELETE FROM approval_certificate AS c USING old WHERE c.run_id = old.run_id),
+meter AS (DELETE FROM meter_event AS m USING old WHERE m.run_id = old.run_id),
 slices AS (DELETE FROM delegation AS s USING old WHERE s.run_id = old.run_id),
 stray AS (DELETE FROM delegation AS s WHERE s.run_id < $1 AND NOT EXISTS (SELECT FROM run_gate AS g WHERE g.run_id = s.run_id)),
 steps AS (DELETE FROM step_fence AS s USING old WHERE s.run_id = old.run_id)
