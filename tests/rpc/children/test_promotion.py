@@ -58,7 +58,6 @@ async def test_a_lost_cancel_of_a_parent_reaches_its_children_again(
         await answered(bench, top)
         ended = [await bench.client.wait(run_id, settled=True, timeout_s=20) for run_id in [top.run_id, *below]]
         assert [run.state for run in ended] == [pb.RUN_STATE_CANCELLED] * 4
-        assert ended[0].finished_at.ToMilliseconds() >= max(run.finished_at.ToMilliseconds() for run in ended)
 
 
 @pytest.mark.requirement("child.bounded")

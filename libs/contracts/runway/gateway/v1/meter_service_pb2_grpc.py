@@ -26,8 +26,9 @@ if _version_not_supported:
 
 
 class MeterServiceStub(object):
-    """Events are appended and never changed; what a later receipt adds or takes back is another event of the same try. The
-    tenant comes from the key."""
+    """Events are appended and never changed; what a later receipt adds or takes back is another event of the same try. The tenant comes from
+    the key.
+    """
 
     def __init__(self, channel):
         """Constructor.
@@ -43,12 +44,14 @@ class MeterServiceStub(object):
 
 
 class MeterServiceServicer(object):
-    """Events are appended and never changed; what a later receipt adds or takes back is another event of the same try. The
-    tenant comes from the key."""
+    """Events are appended and never changed; what a later receipt adds or takes back is another event of the same try. The tenant comes from
+    the key.
+    """
 
     def ListMeterEvents(self, request, context):
-        """Meter events of the caller's tenant (and project, where the key is bound to one), oldest first; of one run where
-        one is named. Errors: INVALID_FIELD (page_token)."""
+        """Meter events of the caller's tenant (and project, where the key is bound to one), oldest first; of one run where one is named.
+        Errors: INVALID_FIELD (page_token).
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
@@ -70,8 +73,9 @@ def add_MeterServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class MeterService(object):
-    """Events are appended and never changed; what a later receipt adds or takes back is another event of the same try. The
-    tenant comes from the key."""
+    """Events are appended and never changed; what a later receipt adds or takes back is another event of the same try. The tenant comes from
+    the key.
+    """
 
     @staticmethod
     def ListMeterEvents(request,
