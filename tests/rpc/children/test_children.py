@@ -51,8 +51,6 @@ async def test_children_are_spawned_once_and_their_outputs_come_back(bench: Benc
 @pytest.mark.requirement("gw.budget")
 @pytest.mark.requirement("money.settle")
 async def test_a_slice_is_taken_from_the_parent_and_what_is_left_of_it_comes_back_once(bench: Bench) -> None:
-    free: list[int] = []
-
     @step(models=["small"])
     async def asks(ctx: Context) -> str:
         await ctx.model("small", MODEL)
@@ -61,7 +59,12 @@ async def test_a_slice_is_taken_from_the_parent_and_what_is_left_of_it_comes_bac
     @step(models=["small"])
     async def gives(ctx: Context) -> Any:
         joined = await ctx.join(await ctx.spawn("asks", budget_micros=40_000, name="a"))
-        free.append((await bench.client.trees.tree(ctx.run_id))[0].free_micros)
+        expected = 100_000 - CALL_MICROS
+
+        async def back() -> bool:
+            return (await bench.client.trees.tree(ctx.run_id))[0].free_micros == expected
+
+        await wait_until(back, what="what is left of the slice")
         await ctx.model("small", MODEL)
         return joined.outputs
 
@@ -69,7 +72,6 @@ async def test_a_slice_is_taken_from_the_parent_and_what_is_left_of_it_comes_bac
         run = await bench.client.launch("gives", budget_micros=100_000)
         assert await bench.client.result(run.run_id, timeout_s=30) == {"a": "asked"}
         final = await bench.settled(run.run_id)
-    assert free == [100_000 - CALL_MICROS]
     nodes = await bench.client.trees.tree(run.run_id)
     assert [(n.granted_micros, n.used_micros, n.delegated_micros, n.returned_micros) for n in nodes] == [
         (100_000, CALL_MICROS, 40_000, 40_000 - CALL_MICROS),

@@ -27,7 +27,7 @@ from google.protobuf import timestamp_pb2 as google_dot_protobuf_dot_timestamp__
 from runway.common.v1 import policy_pb2 as runway_dot_common_dot_v1_dot_policy__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n%runway/gateway/v1/meter_service.proto\x12\x11runway.gateway.v1\x1a\x1b\x62uf/validate/validate.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1drunway/common/v1/policy.proto\"m\n\x16ListMeterEventsRequest\x12\x17\n\x06run_id\x18\x01 \x01(\tB\x07\xbaH\x04r\x02\x18(\x12\x1d\n\tpage_size\x18\x02 \x01(\x05\x42\n\xbaH\x07\x1a\x05\x18\xe8\x07(\x00\x12\x1b\n\npage_token\x18\x03 \x01(\tB\x07\xbaH\x04r\x02\x18(\"\xc3\x01\n\nMeterEvent\x12\x0e\n\x06run_id\x18\x01 \x01(\t\x12\x10\n\x08step_key\x18\x02 \x01(\t\x12\x0c\n\x04slot\x18\x03 \x01(\t\x12\x10\n\x08\x64ispatch\x18\x04 \x01(\x05\x12\x0c\n\x04part\x18\x05 \x01(\x05\x12\x0c\n\x04tool\x18\x06 \x01(\t\x12\x0f\n\x07project\x18\x07 \x01(\t\x12\x0e\n\x06micros\x18\x08 \x01(\x03\x12\x0e\n\x06tokens\x18\t \x01(\x03\x12&\n\x02\x61t\x18\n \x01(\x0b\x32\x1a.google.protobuf.Timestamp\"o\n\x17ListMeterEventsResponse\x12-\n\x06\x65vents\x18\x01 \x03(\x0b\x32\x1d.runway.gateway.v1.MeterEvent\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\x12\x0c\n\x04more\x18\x03 \x01(\x08\x32\x82\x01\n\x0cMeterService\x12r\n\x0fListMeterEvents\x12).runway.gateway.v1.ListMeterEventsRequest\x1a*.runway.gateway.v1.ListMeterEventsResponse\"\x08\xa8\xbb\x18\x02\xb8\xbb\x18\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n%runway/gateway/v1/meter_service.proto\x12\x11runway.gateway.v1\x1a\x1b\x62uf/validate/validate.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1drunway/common/v1/policy.proto\"m\n\x16ListMeterEventsRequest\x12\x17\n\x06run_id\x18\x01 \x01(\tB\x07\xbaH\x04r\x02\x18(\x12\x1d\n\tpage_size\x18\x02 \x01(\x05\x42\n\xbaH\x07\x1a\x05\x18\xe8\x07(\x00\x12\x1b\n\npage_token\x18\x03 \x01(\tB\x07\xbaH\x04r\x02\x18(\"\xc3\x01\n\nMeterEvent\x12\x0e\n\x06run_id\x18\x01 \x01(\t\x12\x10\n\x08step_key\x18\x02 \x01(\t\x12\x0c\n\x04slot\x18\x03 \x01(\t\x12\x10\n\x08\x64ispatch\x18\x04 \x01(\x05\x12\x0c\n\x04part\x18\x05 \x01(\x05\x12\x0c\n\x04tool\x18\x06 \x01(\t\x12\x0f\n\x07project\x18\x07 \x01(\t\x12\x0e\n\x06micros\x18\x08 \x01(\x03\x12\x0e\n\x06tokens\x18\t \x01(\x03\x12&\n\x02\x61t\x18\n \x01(\x0b\x32\x1a.google.protobuf.Timestamp\"o\n\x17ListMeterEventsResponse\x12-\n\x06\x65vents\x18\x01 \x03(\x0b\x32\x1d.runway.gateway.v1.MeterEvent\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\x12\x0c\n\x04more\x18\x03 \x01(\x08\x32\xbd\x01\n\x0cMeterService\x12\xac\x01\n\x0fListMeterEvents\x12).runway.gateway.v1.ListMeterEventsRequest\x1a*.runway.gateway.v1.ListMeterEventsResponse\"B\xa8\xbb\x18\x02\xb8\xbb\x18\x01\xca\xbb\x18\x05\x61\x64min\xca\xbb\x18\nautomation\xca\xbb\x18\x08reviewer\xca\xbb\x18\x08operator\xca\xbb\x18\x07\x61uditorb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -41,7 +41,7 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_LISTMETEREVENTSREQUEST'].fields_by_name['page_token']._loaded_options = None
   _globals['_LISTMETEREVENTSREQUEST'].fields_by_name['page_token']._serialized_options = b'\272H\004r\002\030('
   _globals['_METERSERVICE'].methods_by_name['ListMeterEvents']._loaded_options = None
-  _globals['_METERSERVICE'].methods_by_name['ListMeterEvents']._serialized_options = b'\250\273\030\002\270\273\030\001'
+  _globals['_METERSERVICE'].methods_by_name['ListMeterEvents']._serialized_options = b'\250\273\030\002\270\273\030\001\312\273\030\005admin\312\273\030\nautomation\312\273\030\010reviewer\312\273\030\010operator\312\273\030\007auditor'
   _globals['_LISTMETEREVENTSREQUEST']._serialized_start=153
   _globals['_LISTMETEREVENTSREQUEST']._serialized_end=262
   _globals['_METEREVENT']._serialized_start=265
@@ -49,5 +49,5 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_LISTMETEREVENTSRESPONSE']._serialized_start=462
   _globals['_LISTMETEREVENTSRESPONSE']._serialized_end=573
   _globals['_METERSERVICE']._serialized_start=576
-  _globals['_METERSERVICE']._serialized_end=706
+  _globals['_METERSERVICE']._serialized_end=765
 # @@protoc_insertion_point(module_scope)
