@@ -37,6 +37,8 @@ class Peer:
     answer: Callable[[fence_pb2.GetFencesRequest], fence_pb2.GetFencesResponse] | None = None
     incarnation: int = 256
     arrived: asyncio.Condition = field(default_factory=asyncio.Condition)
+    standing: int = 0
+    """How approvals stand at this gateway, whatever it is sent; 0: as they are sent."""
 
     async def take(self, raws: list[bytes]) -> tuple[int, list[inbox_pb2.EventVerdict]]:
         """The inbox."""
@@ -55,7 +57,15 @@ class Peer:
         gates = [fence_pb2.RaiseAnswer(committed=True, gate=gate, quiesced=self.quiesced) for gate in request.gates]
         steps = [fence_pb2.RaiseAnswer(committed=True) for _ in request.steps]
         scopes = [fence_pb2.RaiseAnswer(committed=True) for _ in request.scopes]
-        return fence_pb2.RaiseFencesResponse(gates=gates, steps=steps, scopes=scopes, incarnation=self.incarnation)
+        approvals = [
+            fence_pb2.ApprovalAnswer(
+                committed=True, standing=fence_pb2.ApprovalStanding.ValueType(self.standing or item.standing), consumed_ms=5
+            )
+            for item in request.approvals
+        ]
+        return fence_pb2.RaiseFencesResponse(
+            gates=gates, steps=steps, scopes=scopes, approvals=approvals, incarnation=self.incarnation
+        )
 
     async def get_fences(self, request: fence_pb2.GetFencesRequest) -> fence_pb2.GetFencesResponse:
         """An authority that knows what the test told it."""

@@ -115,6 +115,6 @@ class GatewayApprovals:
             return []
         found = [
             held_answer(one.subject.run_id, one.subject.approval_id, answer)
-            for one, answer in zip(certificates, response.approvals, strict=True)
+            for one, answer in zip(certificates, response.approvals, strict=False)  # an older gateway answers none
         ]
         return [answer for answer in found if answer is not None]
