@@ -8,7 +8,7 @@ can hand it on.
 import asyncio
 import gc
 import time
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from tests.simulation.days import DAY_WORKFLOWS, DAYS, Hand
@@ -86,6 +86,7 @@ def simulate(seed: int, admin_url: str, urls: dict[str, str], size: Size, day: s
         "provider effects": len(world.provider.applied),
         "provider unanswered": world.provider.unanswered,
         "paused": world.callers.paused if hasattr(world, "callers") else 0,
+        "approved by a person": world.callers.approved if hasattr(world, "callers") else 0,
         "decided by a person": world.callers.resolved if hasattr(world, "callers") else 0,
         "leases": len(world.leases),
         "turns": loop.turns,
@@ -111,6 +112,8 @@ async def _days(world: World, seed: int, admin_url: str, size: Size, verdict: Ve
     for number in range(size.runs):
         world.loop.spawn(world.outside, world.callers.life(number, size.torment_s * 0.8, targets))
     world.loop.spawn(world.outside, world.callers.decide_cases())
+    reviewer = replace(world.target(), api_key=world.reviewer_key)
+    world.loop.spawn(world.outside, world.callers.decide_approvals(reviewer))
     tormenting = world.loop.spawn(None, director.torment(size.torment_s))
     while not tormenting.done() and not verdict.violations:
         await asyncio.wait([tormenting], timeout=LOOK_EVERY_S)

@@ -11,10 +11,12 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any
 
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from pydantic import BaseModel
+from runway.launch.v1 import approval_service_pb2 as ap
 from runway.launch.v1 import launch_service_pb2 as pb
 from runway.reconciler.v1 import reconciler_service_pb2 as rc
-from runway_sdk import Context, Retry, StepFailed, step, workflow
+from runway_sdk import ApprovalRule, ApproverKey, Context, Retry, StepFailed, step, workflow
 from runway_sdk.client import DECIDED, TERMINAL, Client
 from runway_sdk.connection import Target
 from runway_sdk.errors import RunwayError
@@ -114,13 +116,23 @@ async def join(ctx: Context, run: Plan, left: int, middle: int, right: int) -> i
 
 
 fan = workflow("fan", steps=[first, left, middle, right, join], input=Plan)
-WORKFLOWS = (chain, fan)
+
+
+@step(tools=["http.request"], approvals=[ApprovalRule(["http.request"])], retry=PATIENT, lease_ttl=TTL)
+async def guarded(ctx: Context, run: Plan, first: int) -> int:
+    return first + await effects(ctx, run)
+
+
+reviewed = workflow("reviewed", steps=[first, guarded], input=Plan)
+WORKFLOWS = (chain, fan, reviewed)
 
 
 def expected(name: str, plan: Plan) -> int:
     """What a run that succeeds must answer."""
     if name == "chain":
         return 1 + len(plan.calls) + plan.boundaries
+    if name == "reviewed":
+        return 1 + len(plan.calls)
     return 3 + 2 * len(plan.calls) if name == "fan" else len(plan.calls)
 
 
@@ -157,6 +169,9 @@ class Callers:
     """Callers who change their minds while effects are under way."""
     resolved: int = 0
     repeated: int = 0
+    approved: int = 0
+    withdrawn: dict[str, bool] = field(default_factory=dict)
+    """Approvals that were asked back, and whether that was told to have come before their use."""
 
     async def publish(self, workflows: Sequence[Workflow]) -> None:
         """Publishes the workflows."""
@@ -174,7 +189,7 @@ class Callers:
             boundaries=chance.randint(0, 3),
             hold_micros=chance.choice((0, 500)),
         )
-        name = chance.choice(("chain", "chain", "fan"))
+        name = chance.choice(("chain", "chain", "fan", "reviewed"))
         run = Launched(f"request-{number}", name, plan)
         self.runs.append(run)
         cancels = chance.random() < (0.7 if self.hasty else 0.35)
@@ -283,6 +298,31 @@ class Callers:
                 ):
                     raise
             await asyncio.sleep(0.5)
+
+    async def decide_approvals(self, reviewer: Target) -> None:
+        """Somebody who approves what is asked, or refuses it, and takes some of it back."""
+        chance = random.Random(self.chance.random())
+        key = ApproverKey(Ed25519PrivateKey.from_private_bytes(chance.randbytes(32)))
+        async with Client(reviewer) as client:
+            while True:
+                await asyncio.sleep(1.0)
+                try:
+                    await client.approvals.register(key)
+                    for pending in await client.approvals.find(states=[ap.APPROVAL_STATE_PENDING]):
+                        await self._approve(client, key, pending.approval_id, chance)
+                except RunwayError:
+                    continue
+
+    async def _approve(self, client: Client, key: ApproverKey, approval_id: str, chance: random.Random) -> None:
+        asked = await client.approvals.get(approval_id)
+        yes, back = chance.random() < 0.9, chance.random() < 0.1
+        await client.approvals.decide(asked, key, "reviewer", approve=yes)
+        self.approved += yes
+        self.history.note("person", f"{asked.slot} {'approved' if yes else 'refused'}")
+        if yes and back:
+            done = await client.approvals.withdraw(approval_id, "second thoughts")
+            self.withdrawn[approval_id] = done.outcome == ap.WITHDRAWAL_OUTCOME_WITHDRAWN
+            self.history.note("person", f"{asked.slot} asked back: {ap.WithdrawalOutcome.Name(done.outcome)}")
 
     async def decide_cases(self) -> None:
         """The person who answers what no look-up can: by the provider's own log, once nothing can arrive any more."""

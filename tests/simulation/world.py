@@ -99,6 +99,7 @@ class World:
     leases: dict[tuple[str, str, int], tuple[bytes, str]] = field(default_factory=dict)
     violations: list[str] = field(default_factory=list)
     api_key: str = ""
+    reviewer_key: str = ""
     workflows: tuple[Workflow, ...] = WORKFLOWS
 
     def __post_init__(self) -> None:
@@ -273,6 +274,8 @@ class World:
                     await asyncio.sleep(0.2)
             asked = admin_service_pb2.CreateApiKeyRequest(tenant="acme", scopes=("worker", "operator"), name="simulation")
             self.api_key = str((await admin.CreateApiKey(asked)).api_key)
+            asked = admin_service_pb2.CreateApiKeyRequest(tenant="acme", scopes=("reviewer",), name="reviewer")
+            self.reviewer_key = str((await admin.CreateApiKey(asked)).api_key)
 
     def heal(self) -> None:
         """Faults stop: whatever is dead is started, whatever is paused goes on, the network is whole."""

@@ -67,6 +67,28 @@ SELECT 'slot ' || slot || ' of step ' || step_key || ' of run ' || run_id || ' h
 SELECT 'run ' || r.run_id || ' succeeded with step ' || s.step_key || ' in state ' || s.state AS problem
   FROM launch.run AS r JOIN readiness.step AS s USING (run_id) WHERE r.state = 9 AND s.state NOT IN (6, 8);
 
+-- name: always_a_rule_is_kept
+-- What a rule names was sent once for each approval that was used for it, and each of these was given for exactly that.
+SELECT 'dispatch ' || d.n || ' of slot ' || d.slot || ' of run ' || d.run_id || ' had no approval' AS problem
+  FROM gateway.effect_dispatch AS d JOIN launch.run AS r USING (run_id)
+ WHERE r.workflow_name = 'reviewed' AND d.step_key = 'guarded'
+   AND NOT EXISTS (SELECT FROM gateway.approval_certificate AS c JOIN launch.approval AS a USING (approval_id)
+                    WHERE (c.run_id, c.step_key, c.slot, c.consumed_n) = (d.run_id, d.step_key, d.slot, d.n) AND c.consumed_ms > 0
+                      AND (a.run_id, a.step_key, a.slot, a.tool, a.digest, a.policy) = (c.run_id, c.step_key, c.slot, c.tool, c.digest, c.policy)
+                      AND EXISTS (SELECT FROM launch.approval_decision AS s WHERE s.approval_id = a.approval_id AND s.approve));
+
+-- name: always_taken_back_is_taken_back
+-- What people were told is withdrawn, refused or expired has allowed nothing.
+SELECT 'approval ' || a.approval_id || ' of run ' || a.run_id || ' is in state ' || a.state || ' and was used' AS problem
+  FROM launch.approval AS a JOIN gateway.approval_certificate AS c USING (approval_id) WHERE a.state IN (3, 4, 6) AND c.consumed_ms > 0;
+
+-- name: finally_nobody_is_asked
+-- Nothing waits for people any more, and launch knows what was used.
+SELECT 'approval ' || approval_id || ' of run ' || run_id || ' is pending' AS problem FROM launch.approval WHERE state = 1
+UNION ALL
+SELECT 'approval ' || a.approval_id || ' was used, and launch does not know' FROM launch.approval AS a
+  JOIN gateway.approval_certificate AS c USING (approval_id) WHERE c.consumed_ms > 0 AND a.consumed_ms = 0;
+
 -- name: finally_outboxes_are_empty
 -- Everything that was to be said was heard.
 SELECT o.service || ' still has a ' || o.kind || ' for ' || o.receiver || ' about ' || o.key AS problem
