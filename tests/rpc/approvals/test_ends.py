@@ -158,12 +158,14 @@ async def test_time_stands_still_for_a_paused_run_and_its_approval_outlives_the_
             return (await room.client.get(run.run_id)).state == la.RUN_STATE_PAUSED
 
         await wait_until(is_paused, what="a run that is paused over a proposal")
-        clock.advance(3_600_000)
+        (other,) = await room.asked((await room.client.launch("posting")).run_id)
+        clock.advance(1_800_000)
+        await room.stands(other.approval_id, EXPIRED)  # of a run that goes on: so it was looked at
         resumed = await room.client.resume(run.run_id)
         assert resumed.epoch > paused.run.epoch
         later = await room.client.approvals.get(asked.approval_id)
         assert later.state == PENDING
-        assert later.expires_at.ToMilliseconds() == asked.expires_at.ToMilliseconds() + 3_600_000
+        assert later.expires_at.ToMilliseconds() == asked.expires_at.ToMilliseconds() + 1_800_000
         with pytest.raises(RunwayError) as old:
             await rita.client.approvals.decide(_with_content(asked, later), rita.key, "rita", approve=True)
         assert old.value.reason == "SIGNATURE_INVALID", "it was signed for another end"
