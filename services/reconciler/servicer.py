@@ -58,5 +58,7 @@ class ReconcilerServicer(reconciler_service_pb2_grpc.ReconcilerServiceServicer):
 
     async def ListStuckWork(self, request: pb.ListStuckWorkRequest, context: Any) -> pb.ListStuckWorkResponse:
         """See the contract."""
-        found, unreachable = await list_stuck(self._ports, request.older_than_ms)
+        caller = current_call().caller
+        whose = (caller.tenant, caller.project) if caller is not None else ("", "")
+        found, unreachable = await list_stuck(self._ports, request.older_than_ms, *whose)
         return pb.ListStuckWorkResponse(items=[translate.stuck_message(one) for one in found], unreachable=unreachable)

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import typer
 
+from libs.cli.operating import stuck_work
 from libs.cli.output import EXIT_REFUSED, FORM, Form, run_async, show_rows
 
 
@@ -72,7 +73,7 @@ def doctor(form: Form = FORM) -> None:
                 )
                 workers = await client.workers()
                 rows.append({"check": "workers", "ok": True, "detail": f"{len(workers)} seen lately"})
-                answer = await client.stuck()
+                answer = await stuck_work()
                 kinds = sorted({item.kind for item in answer.items})
                 fine = not answer.items and not answer.unreachable
                 rows.append({"check": "stuck work", "ok": fine, "detail": ", ".join(kinds) or "none"})

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
+from libs.cli.operating import stuck_work
 from libs.cli.output import FORM, Form, parse_json, plain, rows_of, run_async, say, short, show_one, show_rows, wrong_usage
 
 if TYPE_CHECKING:
@@ -143,10 +144,7 @@ def stuck(older_than_s: float = typer.Option(60.0, help="older than this"), form
     """What stopped moving, by every service's own account."""
 
     async def work() -> None:
-        from runway_sdk import Client
-
-        async with Client() as client:
-            answer = await client.stuck(int(older_than_s * 1000))
+        answer = await stuck_work(int(older_than_s * 1000))
         for service in answer.unreachable:
             say(f"{service} could not be asked")
         show_rows(rows_of(answer.items), ["service", "kind", "run_id", "since", "detail"], form)

@@ -321,7 +321,8 @@ async def test_one_effect_that_the_gateway_does_not_know_holds_back_no_other(wor
     assert (await world.decide(lost, ABSENT)).state == ABSENT
 
 
-async def test_stuck_work_is_everybodys_and_names_who_could_not_be_asked(world: World) -> None:
+@pytest.mark.requirement("sec.tenant")
+async def test_stuck_work_is_shown_to_its_tenant_and_names_who_could_not_be_asked(world: World) -> None:
     world.effect(finding=gw.FINDING_UNDECIDABLE)
     await world.deliver(world.unknown())
     await world.case_in(NEEDS)
@@ -330,6 +331,8 @@ async def test_stuck_work_is_everybodys_and_names_who_could_not_be_asked(world: 
     answer = await world.stub.ListStuckWork(request, metadata=bearer("rk_acme_operator"))
     assert [(item.service, item.kind, item.run_id) for item in answer.items] == [("reconciler", "undecided_case", str(RUN))]
     assert list(answer.unreachable) == ["checkpoint", "readiness", "scheduler"]
+    for stranger in ("rk_other_operator", "rk_acme_ops_operator"):
+        assert not (await world.stub.ListStuckWork(request, metadata=bearer(stranger))).items, stranger
     world.gateway.away = True
     answer = await world.stub.ListStuckWork(request, metadata=bearer("rk_acme_operator"))
     assert "gateway" in answer.unreachable

@@ -8,7 +8,7 @@ from runway.common.v1 import policy_pb2
 
 from libs.kernel.refusal import Reason, Refusal
 from libs.rpc.identity import ROLES, Caller
-from libs.rpc.policy import Access, admit, key_digest, read_policies
+from libs.rpc.policy import Access, MethodPolicy, admit, key_digest, read_policies
 from tests.rpc.test_garbage import methods
 
 READS = "admin automation reviewer operator auditor"
@@ -156,3 +156,10 @@ def test_an_auditor_changes_nothing_and_a_reviewer_launches_nothing() -> None:
     may = {name for name, roles in TABLE.items() if "auditor" in roles.split()}
     assert all(name.startswith(verbs) for name in may)
     assert not any("reviewer" in TABLE[name].split() for name in ("LaunchRun", "LaunchRuns", "CancelRun", "CreateKey"))
+
+
+@pytest.mark.requirement("sec.tenant")
+async def test_a_method_that_names_no_role_is_denied_to_every_key() -> None:
+    forgotten = MethodPolicy("/x/Y", "x", policy_pb2.FENCE_CALLER, policy_pb2.PORT_PUBLIC)
+    for scope in (*sorted(ROLES), "caller", "fleet"):
+        assert not await _admitted(forgotten, scope), scope

@@ -74,7 +74,8 @@ class ReconcilerServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def ListStuckWork(self, request, context):
-        """What stopped moving, from every service's own account.
+        """What stopped moving, from every service's own account: with the installation's secret all of it, with a key what is of its tenant's
+        runs.
         Errors: none of its own.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)

@@ -37,7 +37,8 @@ class ReconcilerServiceStub:
     Errors: NOT_FOUND, CASE_DECIDED (detail `state`), VERSION_CONFLICT, EFFECT_IN_FLIGHT (look-ups still go on).
     """
     ListStuckWork: grpc.UnaryUnaryMultiCallable[runway.reconciler.v1.reconciler_service_pb2.ListStuckWorkRequest, runway.reconciler.v1.reconciler_service_pb2.ListStuckWorkResponse]
-    """What stopped moving, from every service's own account.
+    """What stopped moving, from every service's own account: with the installation's secret all of it, with a key what is of its tenant's
+    runs.
     Errors: none of its own.
     """
 
@@ -56,7 +57,8 @@ class ReconcilerServiceAsyncStub(ReconcilerServiceStub):
     Errors: NOT_FOUND, CASE_DECIDED (detail `state`), VERSION_CONFLICT, EFFECT_IN_FLIGHT (look-ups still go on).
     """
     ListStuckWork: grpc.aio.UnaryUnaryMultiCallable[runway.reconciler.v1.reconciler_service_pb2.ListStuckWorkRequest, runway.reconciler.v1.reconciler_service_pb2.ListStuckWorkResponse]  # type: ignore[assignment]
-    """What stopped moving, from every service's own account.
+    """What stopped moving, from every service's own account: with the installation's secret all of it, with a key what is of its tenant's
+    runs.
     Errors: none of its own.
     """
 
@@ -90,7 +92,8 @@ class ReconcilerServiceServicer(metaclass=abc.ABCMeta):
         request: runway.reconciler.v1.reconciler_service_pb2.ListStuckWorkRequest,
         context: _ServicerContext,
     ) -> typing.Union[runway.reconciler.v1.reconciler_service_pb2.ListStuckWorkResponse, collections.abc.Awaitable[runway.reconciler.v1.reconciler_service_pb2.ListStuckWorkResponse]]:
-        """What stopped moving, from every service's own account.
+        """What stopped moving, from every service's own account: with the installation's secret all of it, with a key what is of its tenant's
+        runs.
         Errors: none of its own.
         """
 
