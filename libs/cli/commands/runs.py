@@ -158,6 +158,8 @@ def describe(run_id: str = RUN, form: Form = FORM) -> None:
         step_rows, attempt_rows, effect_rows = rows_of(steps), rows_of(attempts), rows_of(effects)
         for row, step in zip(step_rows, steps, strict=True):
             row["state"] = short(rd.StepState.Name(step.state), "STEP_STATE_")
+            over = f"{step.instances_over} of {step.instances} over" if step.instances else ""
+            row["why"] = step.wait_reason or step.skip_reason or over
         for row, attempt in zip(attempt_rows, attempts, strict=True):
             row["state"] = short(sc.AttemptState.Name(attempt.state), "ATTEMPT_STATE_")
         for row, effect in zip(effect_rows, effects, strict=True):
@@ -175,7 +177,7 @@ def describe(run_id: str = RUN, form: Form = FORM) -> None:
             if asked["state"] == "pending":
                 print(f"\nwaits for approval: {asked['title']}; runway approval show|approve|deny {asked['approval_id']}")
         for title, rows, columns in (
-            ("steps", step_rows, ["step_key", "state", "attempts", "wait_reason"]),
+            ("steps", step_rows, ["step_key", "state", "attempts", "why"]),
             ("attempts", attempt_rows, ["step_key", "attempt_number", "state", "lease_epoch", "authority_epoch", "worker_id"]),
             ("effects", effect_rows, ["step_key", "slot", "tool", "state", "dispatches", "evidence"]),
             ("artifacts", rows_of(artifacts), ["name", "size_bytes", "digest"]),
