@@ -64,8 +64,7 @@ class ApprovalReads(Protocol):
         ...
 
     async def over(self, now_ms: int, limit: int) -> list[tuple[UUID, UUID, bool]]:
-        """Pending approvals that nobody can decide any more (run, approval, whether the run is over): of runs that are not
-        paused, whose time has passed; and of runs that are over."""
+        """Pending approvals whose time has passed, of runs that are not paused: run, approval, whether the run is over."""
         ...
 
     async def put_key(self, key: ApproverKey) -> ApproverKey:

@@ -60,7 +60,7 @@ async def decide_approvals(ports: Ports, asks: Sequence[Decision]) -> list[Decid
     changes = _Changes()
     async with ports.db.tx() as tx:
         heads = await tx.lock_heads(sorted({approval.run_id for approval in found.values()}))
-        approvals = await tx.approvals.load(ids)
+        approvals = {key: one for key, one in (await tx.approvals.load(ids)).items() if one.run_id in heads}
         said = await tx.approvals.decisions(list(approvals))
         keys = await tx.approvals.keys({(ask.tenant, ask.key_id) for ask in asks})
         for ask in asks:

@@ -1,4 +1,4 @@
-"""Approvals that nobody can decide any more: their time has passed, which fails the run, or their run is over.
+"""Approvals that nobody has decided in time: that fails the run, unless it is over.
 
 Can go wrong: a decision at the same moment. The run's lock orders the two, and the second finds what the first made.
 """

@@ -51,8 +51,8 @@ async def withdraw_approvals(ports: Ports, asks: Sequence[Withdrawal]) -> list[W
     refusals: dict[int, Refusal] = {}
     certificates: list[Certificate] = []
     async with ports.db.tx() as tx:
-        await tx.lock_heads(sorted({approval.run_id for approval in found.values()}))
-        approvals = await tx.approvals.load(ids)
+        heads = await tx.lock_heads(sorted({approval.run_id for approval in found.values()}))
+        approvals = {key: one for key, one in (await tx.approvals.load(ids)).items() if one.run_id in heads}
         said = await tx.approvals.decisions(list(approvals))
         moved: list[Approval] = []
         events: list[RunEventFacts] = []

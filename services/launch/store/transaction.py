@@ -21,7 +21,7 @@ from services.launch.domain.facts import FirstReceipt, Notice, Usage
 from services.launch.domain.pausing import Moved
 from services.launch.domain.run import FailureFacts, RunEventFacts, RunHead, RunState
 from services.launch.store import rows
-from services.launch.store.approvals import ApprovalRows
+from services.launch.store.approvals import APPROVALS, ApprovalRows
 from services.launch.store.children import ChildStatements
 
 _Q = Queries.load(Path(__file__).parent / "sql" / "runs.sql")
@@ -127,6 +127,7 @@ class LaunchTx(ChildStatements):
             *_failures([item.closing.failure for item in decided]),
             now_ms,
         )
+        self._tx.later(APPROVALS.end_of_runs, [item.head.run_id for item in decided], now_ms)
 
     async def apply_pauses(self, moved: Sequence[Moved], now_ms: int) -> None:
         """Pauses and resumes."""
@@ -177,6 +178,7 @@ class LaunchTx(ChildStatements):
             *_failures([item.failure for item in adopted]),
             now_ms,
         )
+        self._tx.later(APPROVALS.end_of_runs, [item.head.run_id for item in adopted if item.outcome], now_ms)
 
     async def tell_again(self, told: Sequence[Closing], now_ms: int) -> None:
         """Outputs and failures of adopted outcomes."""

@@ -8,7 +8,7 @@ from runway.launch.v1 import launch_service_pb2 as la
 from runway_sdk import Context, NotFound, RunwayError, step, workflow
 from runway_sdk.approvals import digest_of
 
-from tests.rpc.approvals.room import APPROVED, PENDING, REJECTED, Room, posting
+from tests.rpc.approvals.room import APPROVED, PENDING, REJECTED, WITHDRAWN, Room, posting
 
 pytestmark = pytest.mark.requirement("fx.approval")
 
@@ -116,6 +116,8 @@ async def test_a_cancelled_run_is_quiet_although_a_call_of_it_was_proposed(room:
         assert not answer.effects_in_flight
         final = await room.client.wait(run.run_id, settled=True, timeout_s=20)
         assert (final.outcome, final.state) == ("cancelled", la.RUN_STATE_CANCELLED)
+        ended = await room.client.approvals.get(asked.approval_id)
+        assert (ended.state, ended.reason) == (WITHDRAWN, "the run is over")
         with pytest.raises(RunwayError) as late:
             await rita.decide(asked.approval_id)
         assert late.value.reason == "APPROVAL_CLOSED"

@@ -62,10 +62,15 @@ SELECT * FROM approval
  ORDER BY approval_id DESC LIMIT $6;
 
 -- name: over
--- Pending ones that nobody can decide any more: time stands still for runs that are pausing or paused.
+-- Pending ones whose time has passed, oldest first, and whether their run is over: time stands still for runs that are pausing or
+-- paused. Along the index of what is open: however many wait, only these are read.
 SELECT a.run_id, a.approval_id, r.outcome <> '' AS ended FROM approval AS a JOIN run AS r USING (run_id)
- WHERE a.state = 1 AND (r.outcome <> '' OR a.expires_ms <= $1 AND r.state NOT IN (5, 6))
+ WHERE a.state = 1 AND a.expires_ms <= $1 AND r.state NOT IN (5, 6)
  ORDER BY a.expires_ms LIMIT $2;
+
+-- name: end_of_runs
+-- Nobody is asked any more about runs whose outcome is decided.
+UPDATE approval SET state = 6, decided_ms = $2, reason = 'the run is over' WHERE run_id = ANY ($1::uuid[]) AND state = 1;
 
 -- name: put_key
 -- The first registration stands.
