@@ -184,22 +184,24 @@ async def test_joins_that_wait_for_all_of_them(room: Room, policy: dict[str, Any
 async def test_losers_are_cancelled_and_every_point_holds_it_before_the_parent_goes_on(
     room: Room, policy: dict[str, Any], end: str, met: bool
 ) -> None:
-    room.scheduler.quiesced = False
     top = await parent(room)
     children = await room.spawn(top, PLAIN, PLAIN, PLAIN, slot="s")
     await room.tell(room.join_event(top, groups=["s"], slots=["s"], **policy))
+    room.scheduler.refuse = unreachable("the scheduler")
     await room.finish(children[0], end)
-    # the winner ends only when the points say so; until then nothing is decided
-    assert not room.answers(top)
-    room.scheduler.quiesced = True
-    quiet = ev.PointQuiesced(run_id=_bytes(children[0]), point="scheduler", epoch=(await room.client.get(children[0])).epoch)
-    await room.tell(ev.Event(point_quiesced=quiet))
+    assert not room.answers(top), "it is not settled: a point does not answer"
+    epoch = (await room.client.get(children[0])).epoch
+    await room.tell(ev.Event(point_quiesced=ev.PointQuiesced(run_id=_bytes(children[0]), point="scheduler", epoch=epoch)))
+    for child in children[1:]:
+        await wait_until(lambda child=child: _state(room, child, pb.RUN_STATE_CANCELLING), what="a loser that is cancelled")
+    assert not room.answers(top), "a point does not hold the losers' cancel yet"
+    room.scheduler.refuse = None
     told = await room.answer(top)
     assert told["met"] is met
+    raised = {gate.run_id for request in room.scheduler.raised for gate in request.gates}
+    assert {_bytes(child) for child in children[1:]} <= raised
     losers = await room.settled(*children[1:])
     assert [run.outcome for run in losers] == ["cancelled", "cancelled"]
-    raised = {gate.run_id for request in room.scheduler.raised for gate in request.gates}
-    assert {_bytes(child) for child in children} <= raised
 
 
 def _bytes(run_id: str) -> bytes:
