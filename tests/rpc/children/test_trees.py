@@ -190,11 +190,13 @@ async def test_losers_are_cancelled_and_every_point_holds_it_before_the_parent_g
     room.scheduler.refuse = unreachable("the scheduler")
     await room.finish(children[0], end)
     assert not room.answers(top), "it is not settled: a point does not answer"
-    epoch = (await room.client.get(children[0])).epoch
-    await room.tell(ev.Event(point_quiesced=ev.PointQuiesced(run_id=_bytes(children[0]), point="scheduler", epoch=epoch)))
+    await quiet(room, children[0])
     for child in children[1:]:
         await wait_until(lambda child=child: _state(room, child, pb.RUN_STATE_CANCELLING), what="a loser that is cancelled")
-    assert not room.answers(top), "a point does not hold the losers' cancel yet"
+    await wait_until(lambda: _elsewhere(room, children[1]), what="the other points")
+    await quiet(room, children[1])
+    assert (await room.client.get(children[1])).state == pb.RUN_STATE_CANCELLED
+    assert not room.answers(top), "a point does not hold the cancel of one of them yet"
     room.scheduler.refuse = None
     told = await room.answer(top)
     assert told["met"] is met
@@ -202,6 +204,18 @@ async def test_losers_are_cancelled_and_every_point_holds_it_before_the_parent_g
     assert {_bytes(child) for child in children[1:]} <= raised
     losers = await room.settled(*children[1:])
     assert [run.outcome for run in losers] == ["cancelled", "cancelled"]
+
+
+async def quiet(room: Room, run_id: str) -> None:
+    """The scheduler says that nothing of the run is left there."""
+    epoch = (await room.client.get(run_id)).epoch
+    await room.tell(ev.Event(point_quiesced=ev.PointQuiesced(run_id=_bytes(run_id), point="scheduler", epoch=epoch)))
+
+
+async def _elsewhere(room: Room, run_id: str) -> bool:
+    """Every point but the scheduler holds the run's end."""
+    receipts = (await room.client.get(run_id)).receipts
+    return all(receipt.quiesced for receipt in receipts if receipt.point != "scheduler")
 
 
 def _bytes(run_id: str) -> bytes:
@@ -400,3 +414,21 @@ def test_steps_fail_by_a_class_that_is_not_retried() -> None:
     assert ChildrenFailed(Joined(False, 2, 0, 0, 0, 2, [], refused)).failure_class == "budget"
     assert isinstance(ChildrenFailed(Joined(False, 2, 1, 1, 0, 0, [])), StepFailed)
     assert ChildrenFailed(Joined(False, 2, 1, 1, 0, 0, [])).failure_class == "policy"
+
+
+@pytest.mark.requirement("money.settle")
+async def test_a_slice_that_comes_back_twice_comes_back_once_and_an_unknown_one_counts_what_it_used(room: Room) -> None:
+    top = await parent(room)
+    (child,) = await room.spawn(top, {"workflow": "child", "budget": {"micros": 400}})
+    assert await room.spend(child, 150)
+    await room.finish(child)
+    await room.settled(child)
+    await wait_until(lambda: _free(room, top, 850), what="what came back")
+    (row,) = await room.gateway.fetch("SELECT delegation FROM delegation")
+    again = ev.Event(slice_returned=ev.SliceReturned(run_id=_bytes(top), delegation=row["delegation"], spent_micros=150))
+    lost = ev.Event(slice_returned=ev.SliceReturned(run_id=_bytes(top), delegation=b"x" * 32, spent_micros=50))
+    told = await room.tell(again, again, lost, lost, ev.Event(), service="gateway")
+    assert told[:4] == [APPLIED] * 4
+    assert told[4] not in (APPLIED, RETRY)
+    assert (await room.nodes(top))[0].free_micros == 800
+    await room.sums()
