@@ -136,6 +136,8 @@ class Graph:
     output_step: str
     many: Mapping[str, str]
     max_steps: int = 0
+    stoppers: tuple[str, ...] = ()
+    """Steps whose join stops the rest."""
 
     def followers(self, key: str) -> tuple[Node, ...]:
         """Steps that a success of this step makes ready whatever else happens: they need nothing but it, and nobody has to look
@@ -180,4 +182,5 @@ def build_graph(nodes: list[Node], output_step: str, max_steps: int = 0) -> Grap
         output_step=output_step,
         many=many,
         max_steps=max_steps,
+        stoppers=tuple(node.key for node in nodes if node.joins.rest == Rest.CANCEL),
     )

@@ -35,7 +35,7 @@ def spread(view: RunView, ended: Iterable[str]) -> None:
         base = base_of(key)
         if base != key and _end_many(view, base):
             queue.append(base)
-        for successor in view.graph.successors[base]:
+        for successor in (*view.graph.successors[base], *view.graph.stoppers):  # a join far behind may wait for a loser
             queue.extend(_settle(view, successor))
 
 

@@ -385,3 +385,96 @@ def test_losers_that_wait_are_over_at_once_and_wake_no_more() -> None:
     assert (view.steps["r0"].state, view.steps["r0"].retry_at_ms) == (StepState.CANCELLED, 0)
     retry_due(view, "r0", 100)
     assert view.steps["r0"].state == StepState.CANCELLED
+
+
+@pytest.mark.requirement("dag.join")
+@pytest.mark.requirement("dag.expand")
+@settings(max_examples=200, deadline=None)
+@given(st.data())
+def test_any_graph_that_stops_and_multiplies_comes_to_an_end(data: st.DataObject) -> None:
+    """Random layers with every policy, points, conditions, lists and doubts, facts and withdrawals in any order: nothing hangs,
+    nothing acts behind a loser that may still act, and nothing that is over moves again."""
+    policies = [*PRESETS.values(), Policy(1, OnFailure.COUNT, Rest.LEAVE), Policy(0, OnFailure.FAIL, Rest.AWAIT), None, None]
+    nodes = [node(f"a{n}", points=data.draw(st.integers(0, 1))) for n in range(data.draw(st.integers(1, 3)))]
+    for layer in "bcd":
+        before = [found.key for found in nodes]
+        for n in range(data.draw(st.integers(1, 2))):
+            keys = data.draw(st.lists(st.sampled_from(before), min_size=1, max_size=4, unique=True))
+            needs = [Need(key, data.draw(st.sampled_from([When.SUCCESS, When.SUCCESS, *When]))) for key in keys]
+            nodes.append(
+                node(
+                    f"{layer}{n}",
+                    *needs,
+                    policy=data.draw(st.sampled_from(policies)),
+                    points=data.draw(st.integers(0, 1)),
+                    attempts=data.draw(st.integers(1, 2)),
+                    condition=data.draw(st.sampled_from(["", "", "", "true", "false", "broken"])),
+                    for_each=data.draw(st.sampled_from(["", "", "0", "1", "3", "broken"])),
+                )
+            )
+    graph = build_graph(nodes, "")
+    view = view_of(graph)
+    doubts: list[tuple[str, str]] = []
+    over: dict[str, StepState] = {}
+    begun: set[str] = set()
+    for _ in range(500):
+        check_stopped(view, over, begun)
+        withdrawn = [("withdrawn", key) for key in view.revoked]
+        ready = [("end", key) for key, step in view.steps.items() if step.state in (StepState.READY, StepState.CANCELLING)]
+        late = [("retry", key) for key, step in view.steps.items() if step.wait_reason == "retry_backoff"]
+        moves = [*withdrawn, *ready, *late, *(("known", key) for key, _ in doubts)]
+        if not moves:
+            break
+        what, key = data.draw(st.sampled_from(moves))
+        step = view.steps[key]
+        if what == "withdrawn":
+            sequence = view.revoked.pop(key)
+            tell(view, ended(key, End.CANCELLED, sequence))
+        elif what == "retry":
+            retry_due(view, key, 2**60)
+        elif what == "known":
+            slot = next(slot for name, slot in doubts if name == key)
+            doubts.remove((key, slot))
+            resolve_effect(view, EffectFact(key, slot, "absent", 2))
+        else:
+            end = data.draw(st.sampled_from([End.SUCCEEDED, End.SUCCEEDED, End.FAILED, End.LOST, End.UNCERTAIN]))
+            fact = ended(key, end, step.ticket_sequence)
+            if end == End.UNCERTAIN:
+                slot = f"s{step.ticket_sequence}"
+                doubts.append((key, slot))
+                fact = replace(fact, unresolved={slot: 1})
+            tell(view, fact, fact)
+    assert view.finished, {key: step.state.name for key, step in view.steps.items() if not step.over}
+    end_of(graph, view.steps)
+
+
+def check_stopped(view: RunView, over: dict[str, StepState], begun: set[str]) -> None:
+    """What is over stays so; no step begins behind a join that stops the rest while a loser of it may still act."""
+    for key, step in view.steps.items():
+        assert over.get(key, step.state) == step.state
+        if step.over:
+            over[key] = step.state
+        found = view.node(key)
+        begins = step.state == StepState.READY and key in view.graph.nodes and key not in begun
+        if not begins:
+            continue
+        begun.add(key)
+        if found.joins.rest is Rest.CANCEL:
+            for need in found.needs:
+                for before in (view.steps[need.step], *view.instances(need.step)):
+                    assert not (before.stopping and view.node(before.key).contract.points), (key, before.key)
+
+
+@pytest.mark.requirement("dag.join")
+def test_a_join_far_behind_a_loser_goes_on_when_that_is_over() -> None:
+    """The loser is no neighbour of the join: what lay between them was stopped at once."""
+    for end in (End.CANCELLED, End.SUCCEEDED):
+        far = [node("a"), node("b", points=1), node("c", points=1), node("both", "b", "c", policy=ALL)]
+        view = view_of(build_graph([*far, node("any", "a", "both", policy=ANY)], ""))
+        tell(view, ended("a"))
+        assert view.steps["both"].state == StepState.CANCELLED
+        assert view.steps["any"].state == StepState.PENDING
+        tell(view, ended("b", end))
+        assert view.steps["any"].state == StepState.PENDING
+        tell(view, ended("c", end))
+        assert view.steps["any"].state == StepState.READY
