@@ -69,6 +69,7 @@ TABLE: Mapping[str, str] = {
             "ListChildren",
             "GetTree",
             "GetTenantBudget",
+            "ListMeterEvents",
         ],
         READS,
     ),
