@@ -1,16 +1,16 @@
-"""`make bench`, `make bench-check`, and the loads of `make soak`: measures, prints, writes build/bench/summary.json and
-comparison.png.
+"""`make bench`, `make bench-check`, and the loads of `make soak`: measures, prints, writes build/bench/summary.json and comparison.png.
 
-`python -m tests.bench` measures everything beside the peers, in one run on one machine. `python -m tests.bench check`
-measures steps alone and compares with the committed ranges. `python -m tests.bench day RUNS [RETENTION_S]` is the seeds' day,
-or a share. `python -m tests.bench steady MINUTES RUNS_PER_S` is steady load; its exit status is 1 where memory grew. `python
--m tests.bench planning` is what a claim cycle costs over long queues. `python -m tests.bench children [N]` is so many
-children of one parent, joined; `cancel-tree [RUNS [ROUNDS]]` a tree that is cancelled, and `cancel [N]` runs alone. `python
--m tests.bench waits [STEPS [PER_S [FILL_PER_S]]]` is so many waiting steps, and so many of them a second waking. `python -m
-tests.bench flood`, `shares`, `takeover`, `heartbeats`, `queue` are what scheduling promises (`tests/bench/numbers.py`): exit
-status 1 where a bound was missed. `python -m tests.bench overload` is what one tenant's flood costs the heartbeats and
-cancels of others. Figures of one run are comparable with each other, not with those of another machine or hour: that is what
-ratios are for.
+`python -m tests.bench` measures everything beside the peers, in one run on one machine. `python -m tests.bench check` measures
+steps alone and compares with the committed ranges. `python -m tests.bench day RUNS [RETENTION_S]` is the seeds' day, or a share.
+`python -m tests.bench steady MINUTES RUNS_PER_S` is steady load; its exit status is 1 where memory grew.
+`python -m tests.bench planning` is what a claim cycle costs over long queues.
+`python -m tests.bench waits [STEPS [PER_S [FILL_PER_S]]]` is so many waiting steps, and so many of them a second waking.
+`python -m tests.bench children [N]` is so many children of one parent, joined; `cancel-tree [RUNS [ROUNDS]]` a tree that is cancelled,
+and `cancel [N]` runs alone.
+`python -m tests.bench flood`, `shares`, `takeover`, `heartbeats`, `queue` are what scheduling promises (`tests/bench/numbers.py`): exit
+status 1 where a bound was missed.
+`python -m tests.bench overload` is what one tenant's flood costs the heartbeats and cancels of others.
+Figures of one run are comparable with each other, not with those of another machine or hour: that is what ratios are for.
 """
 
 import libs  # noqa: F401, I001  (first: it keeps gRPC's fork handlers off)
