@@ -9,7 +9,7 @@ from runway.internal.inbox.v1 import inbox_pb2
 
 from libs.kernel.ids import uuid_from_bytes
 from libs.kernel.refusal import Reason, Refusal
-from services.launch import translate, translate_approvals, translate_children
+from services.launch import translate_approvals, translate_children, translate_events
 from services.launch.app.ask_approvals import ask_approvals
 from services.launch.app.close_runs import close_runs
 from services.launch.app.hold_approvals import record_consumed
@@ -60,19 +60,21 @@ class Batch:
                 self.started.append(uuid_from_bytes(event.first_lease.run_id, "first_lease.run_id"))
             case "graph_finished":
                 fact = event.graph_finished
-                closing = translate.graph_closing(fact)
+                closing = translate_events.graph_closing(fact)
                 self.closings.append(closing)
-                self.graph_steps.extend(translate.step_entry(step, closing.run_id) for step in fact.steps)
+                self.graph_steps.extend(translate_events.step_entry(step, closing.run_id) for step in fact.steps)
             case "steps_finished":
                 for step in event.steps_finished.steps:
-                    self.steps.append(translate.step_entry(step, uuid_from_bytes(step.run_id, "steps_finished.steps.run_id")))
+                    self.steps.append(
+                        translate_events.step_entry(step, uuid_from_bytes(step.run_id, "steps_finished.steps.run_id"))
+                    )
             case "step_finished":  # as a version before this one says it of each
                 step = event.step_finished
-                self.steps.append(translate.step_entry(step, uuid_from_bytes(step.run_id, "step_finished.run_id")))
+                self.steps.append(translate_events.step_entry(step, uuid_from_bytes(step.run_id, "step_finished.run_id")))
             case "point_quiesced":
                 self.receipts.append(_receipt(event.point_quiesced))
             case "usage_settled":
-                self.usage.append(translate.usage_of(event.usage_settled))
+                self.usage.append(translate_events.usage_of(event.usage_settled))
             case "command_recorded":
                 self._command(event.command_recorded)
             case "approval_consumed":

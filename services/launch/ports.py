@@ -1,6 +1,6 @@
 """What launch's verbs need from outside, as Protocols. Adapters live in `store` and `clients`; `main` joins them."""
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Protocol
 from uuid import UUID
@@ -12,35 +12,32 @@ from services.launch.domain.admission import Account, Admitted, Launch
 from services.launch.domain.adopting import Adopted, Held, Orphan
 from services.launch.domain.children import (
     BudgetWait,
-    ChildRow,
     DeniedSpawn,
-    Envelope,
     JoinedChild,
     JoinedFacts,
     SliceBack,
-    SliceTaken,
-    TreeCounts,
 )
 from services.launch.domain.closing import Closing, Decided, Progress, Receipt
 from services.launch.domain.facts import (
     FirstReceipt,
     GateFacts,
     InFlight,
-    KeyRecord,
     Notice,
-    Project,
     RunFilter,
     ScopeFacts,
     Usage,
-    Version,
     Waiting,
 )
 from services.launch.domain.joining import Counts, Join, JoinKey
 from services.launch.domain.pausing import Moved
 from services.launch.domain.run import Run, RunEventFacts, RunHead
 from services.launch.domain.spawning import Child, Spawned
-from services.launch.domain.workflow import WorkflowSpec
 from services.launch.ports_approvals import ApprovalPorts, ApprovalRows
+from services.launch.ports_children import ChildReads as ChildReads
+from services.launch.ports_children import Envelopes as Envelopes
+from services.launch.ports_tenancy import Catalogue as Catalogue
+from services.launch.ports_tenancy import Projects as Projects
+from services.launch.ports_tenancy import Tenancy as Tenancy
 
 
 class Tx(Protocol):
@@ -226,132 +223,6 @@ class Reads(Protocol):
 
     async def unsettled_runs(self, before_ms: int, limit: int) -> list[tuple[UUID, int]]:
         """Decided runs that are not terminal since `before_ms`."""
-        ...
-
-
-class ChildReads(Protocol):
-    """Reads about children outside transactions, one statement each."""
-
-    async def spawns_known(self, keys: Sequence[JoinKey]) -> set[JoinKey]:
-        """Which of these commands have been judged."""
-        ...
-
-    async def children(self, run_id: UUID, after: UUID, step_key: str, group: str, limit: int) -> list[ChildRow]:
-        """A page of a run's children, in the order in which they were spawned."""
-        ...
-
-    async def tree(self, run_id: UUID, after: UUID, limit: int) -> list[tuple[str, Run, int]]:
-        """A page of a run and all below it: its name, itself, and what came back to it."""
-        ...
-
-    async def tree_counts(self, run_ids: Sequence[UUID]) -> Mapping[UUID, TreeCounts]:
-        """How far all below these runs has come."""
-        ...
-
-    async def ending_parents(self, limit: int) -> tuple[list[UUID], list[UUID]]:
-        """Decided parents that wait for nothing more, and those of which children still run."""
-        ...
-
-    async def slice_name(self, run_id: UUID) -> bytes:
-        """What a child's slice of its parent's envelope is called."""
-        ...
-
-
-class Envelopes(Protocol):
-    """Runs' envelopes at the gateway. Refuses where it does not answer."""
-
-    async def take(self, asks: Sequence[tuple[RunHead, Sequence[tuple[bytes, int, int]]]]) -> list[SliceTaken]:
-        """Takes slices (name, micros in all, sequence) out of parents' envelopes; one answer per parent's ask."""
-        ...
-
-    async def read(self, run_ids: Sequence[UUID]) -> dict[UUID, Envelope]:
-        """What the gates of runs that it knows hold."""
-        ...
-
-
-class Catalogue(Protocol):
-    """Published workflow versions."""
-
-    async def publish(
-        self, tenant: str, project: str, spec: WorkflowSpec, raw: bytes, publisher: str, now_ms: int
-    ) -> tuple[Version, bool]:
-        """The version of this content, and whether this call made it."""
-        ...
-
-    async def resolve(self, tenant: str, project: str, workflow: str) -> Version:
-        """By `name` (newest), `name@number` or hexadecimal digest; refuses NOT_FOUND."""
-        ...
-
-    async def by_digest(self, digests: Sequence[bytes]) -> dict[bytes, bytes]:
-        """Raw specs by digest."""
-        ...
-
-    async def page(self, tenant: str, project: str, name: str, after: tuple[str, int] | None, limit: int) -> list[Version]:
-        """Versions, by name, newest first."""
-        ...
-
-
-class Tenancy(Protocol):
-    """Tenants and keys."""
-
-    async def put_tenant(
-        self,
-        tenant: str,
-        limit_micros: int,
-        max_active: int,
-        expected: int | None,
-        now_ms: int,
-        max_descendants: int | None = None,
-    ) -> Account | None:
-        """The tenant after the change; None when `expected` lost."""
-        ...
-
-    async def tenant(self, tenant: str) -> Account | None:
-        """The tenant, if it exists."""
-        ...
-
-    async def add_key(self, key: KeyRecord) -> bool:
-        """Stores a key; False when the tenant does not exist."""
-        ...
-
-    async def revoke_key(self, key_id: UUID, now_ms: int, by: str, tenant: str, project: str) -> KeyRecord | None:
-        """The key as it stands, revoked; None where there is none of this tenant (empty: any) and project."""
-        ...
-
-    async def keys(self, digests: Sequence[bytes], now_ms: int) -> dict[bytes, KeyRecord]:
-        """Keys that are valid."""
-        ...
-
-    async def keys_of(
-        self, tenant: str, project: str, before: UUID, now_ms: int, *, ended: bool, limit: int
-    ) -> list[KeyRecord]:
-        """Keys of a tenant, or of a project of it, newest first."""
-        ...
-
-
-class Projects(Protocol):
-    """Projects of tenants."""
-
-    async def add_project(self, tenant: str, project: str, now_ms: int, by: str) -> bool:
-        """Whether it was not there."""
-        ...
-
-    async def settle_project(self, tenant: str, project: str, now_ms: int, by: str) -> None:
-        """Something is published in it: it is one that is listed."""
-        ...
-
-    async def project(self, tenant: str, project: str) -> Project | None:
-        """One that has a row."""
-        ...
-
-    async def projects(self, tenant: str, after: str, limit: int, only: str) -> list[Project]:
-        """By name; `only` that one, where it is named."""
-        ...
-
-    async def turn_project(
-        self, tenant: str, project: str, state: int, reason: str, now_ms: int, by: str, expected: int | None
-    ) -> Project | None:
-        """The project after the change; None where nothing was to change, or `expected` lost."""
         ...
 
 

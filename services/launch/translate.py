@@ -12,7 +12,6 @@ from google.protobuf import json_format, struct_pb2
 from google.protobuf.duration_pb2 import Duration
 from google.protobuf.timestamp_pb2 import Timestamp
 from runway.common.v1 import common_pb2
-from runway.events.v1 import events_pb2
 from runway.internal.fence.v1 import fence_pb2
 from runway.launch.v1 import admin_service_pb2, launch_service_pb2, workflow_pb2
 
@@ -23,8 +22,7 @@ from libs.rpc.values import check_value
 from libs.telemetry.traces import traceparent
 from services.launch.app.launch_runs import LaunchAsk
 from services.launch.domain.admission import Account
-from services.launch.domain.closing import Closing
-from services.launch.domain.facts import GateFacts, InFlight, ScopeFacts, Usage, Version, Waiting
+from services.launch.domain.facts import GateFacts, InFlight, ScopeFacts, Version, Waiting
 from services.launch.domain.graph_rules import AWAIT, COUNT, PRESETS
 from services.launch.domain.run import FailureFacts, Run, RunEventFacts, RunState
 from services.launch.domain.workflow import POINT_NAMES, ApprovalRule, NeedSpec, PolicySpec, StepSpec, WorkflowSpec
@@ -322,33 +320,6 @@ def tenant_message(account: Account) -> admin_service_pb2.Tenant:
         max_active_descendants=account.max_active_descendants,
         active_descendants=account.active_descendants,
     )
-
-
-def step_entry(step: events_pb2.StepFinished, run_id: UUID) -> RunEventFacts:
-    """A terminal step as a log entry."""
-    detail: dict[str, object] = {"attempts": step.attempts}
-    if step.HasField("failure"):
-        detail["failure"] = {"class": step.failure.failure_class, "message": step.failure.message, "type": step.failure.type}
-    return RunEventFacts(run_id, 0, step.at_ms, f"step.{step.state}", 0, step.step_key, "readiness", json.dumps(detail))
-
-
-def graph_closing(fact: events_pb2.GraphFinished) -> Closing:
-    """A finished graph as a closing."""
-    if fact.outcome not in ("succeeded", "failed", "cancelled"):
-        raise invalid_field("graph_finished.outcome", f"is {fact.outcome!r}", "send succeeded, failed or cancelled")
-    failure = None
-    if fact.HasField("failure"):
-        text = f"step {fact.failed_step}: {fact.failure.message}" if fact.failed_step else fact.failure.message
-        failure = FailureFacts(fact.failure.failure_class or "attempt", text[:2000], fact.failure.type)
-    elif fact.outcome == "failed":
-        failure = FailureFacts("attempt", "the graph failed", "")
-    run_id = uuid_from_bytes(fact.run_id, "graph_finished.run_id")
-    return Closing(run_id, fact.outcome, fact.output, failure, "readiness", failure.message if failure else "")
-
-
-def usage_of(fact: events_pb2.UsageSettled) -> Usage:
-    """A usage report."""
-    return Usage(uuid_from_bytes(fact.run_id, "usage_settled.run_id"), fact.sequence, fact.used_micros, fact.used_tokens)
 
 
 def page_of(size: int, default: int) -> int:

@@ -1,0 +1,49 @@
+"""What launch's verbs need to know of children and of money down the tree, as Protocols."""
+
+from collections.abc import Mapping, Sequence
+from typing import Protocol
+from uuid import UUID
+
+from services.launch.domain.children import ChildRow, Envelope, SliceTaken, TreeCounts
+from services.launch.domain.joining import JoinKey
+from services.launch.domain.run import Run, RunHead
+
+
+class ChildReads(Protocol):
+    """Reads about children outside transactions, one statement each."""
+
+    async def spawns_known(self, keys: Sequence[JoinKey]) -> set[JoinKey]:
+        """Which of these commands have been judged."""
+        ...
+
+    async def children(self, run_id: UUID, after: UUID, step_key: str, group: str, limit: int) -> list[ChildRow]:
+        """A page of a run's children, in the order in which they were spawned."""
+        ...
+
+    async def tree(self, run_id: UUID, after: UUID, limit: int) -> list[tuple[str, Run, int]]:
+        """A page of a run and all below it: its name, itself, and what came back to it."""
+        ...
+
+    async def tree_counts(self, run_ids: Sequence[UUID]) -> Mapping[UUID, TreeCounts]:
+        """How far all below these runs has come."""
+        ...
+
+    async def ending_parents(self, limit: int) -> tuple[list[UUID], list[UUID]]:
+        """Decided parents that wait for nothing more, and those of which children still run."""
+        ...
+
+    async def slice_name(self, run_id: UUID) -> bytes:
+        """What a child's slice of its parent's envelope is called."""
+        ...
+
+
+class Envelopes(Protocol):
+    """Runs' envelopes at the gateway. Refuses where it does not answer."""
+
+    async def take(self, asks: Sequence[tuple[RunHead, Sequence[tuple[bytes, int, int]]]]) -> list[SliceTaken]:
+        """Takes slices (name, micros in all, sequence) out of parents' envelopes; one answer per parent's ask."""
+        ...
+
+    async def read(self, run_ids: Sequence[UUID]) -> dict[UUID, Envelope]:
+        """What the gates of runs that it knows hold."""
+        ...

@@ -1,0 +1,42 @@
+"""What other services tell launch, from events into its domain.
+
+Can go wrong: an end that nobody can read. It is refused by name, and its neighbours pass.
+"""
+
+import json
+from uuid import UUID
+
+from runway.events.v1 import events_pb2
+
+from libs.kernel.ids import uuid_from_bytes
+from libs.kernel.refusal import invalid_field
+from services.launch.domain.closing import Closing
+from services.launch.domain.facts import Usage
+from services.launch.domain.run import FailureFacts, RunEventFacts
+
+
+def step_entry(step: events_pb2.StepFinished, run_id: UUID) -> RunEventFacts:
+    """A terminal step as a log entry."""
+    detail: dict[str, object] = {"attempts": step.attempts}
+    if step.HasField("failure"):
+        detail["failure"] = {"class": step.failure.failure_class, "message": step.failure.message, "type": step.failure.type}
+    return RunEventFacts(run_id, 0, step.at_ms, f"step.{step.state}", 0, step.step_key, "readiness", json.dumps(detail))
+
+
+def graph_closing(fact: events_pb2.GraphFinished) -> Closing:
+    """A finished graph as a closing."""
+    if fact.outcome not in ("succeeded", "failed", "cancelled"):
+        raise invalid_field("graph_finished.outcome", f"is {fact.outcome!r}", "send succeeded, failed or cancelled")
+    failure = None
+    if fact.HasField("failure"):
+        text = f"step {fact.failed_step}: {fact.failure.message}" if fact.failed_step else fact.failure.message
+        failure = FailureFacts(fact.failure.failure_class or "attempt", text[:2000], fact.failure.type)
+    elif fact.outcome == "failed":
+        failure = FailureFacts("attempt", "the graph failed", "")
+    run_id = uuid_from_bytes(fact.run_id, "graph_finished.run_id")
+    return Closing(run_id, fact.outcome, fact.output, failure, "readiness", failure.message if failure else "")
+
+
+def usage_of(fact: events_pb2.UsageSettled) -> Usage:
+    """A usage report."""
+    return Usage(uuid_from_bytes(fact.run_id, "usage_settled.run_id"), fact.sequence, fact.used_micros, fact.used_tokens)
