@@ -213,9 +213,11 @@ def _servicers(
     ]
 
 
-def _for_operators(obedience: Obedience, rows: HoldStore, members: EtcdMembers, recorded: ExplainStore) -> Mounted:
+def _for_operators(
+    obedience: Obedience, rows: HoldStore, members: EtcdMembers, recorded: ExplainStore, orders: SchedulerStore
+) -> Mounted:
     desk = HoldDesk(rows, obedience.clock, members.members, obedience.obey)
-    servicer = ControlServicer(desk, HandOver(members, rows, obedience.clock), recorded)
+    servicer = ControlServicer(desk, HandOver(members, rows, obedience.clock), recorded, orders, obedience.clock)
     return Mounted(add_ControlServiceServicer_to_server, servicer, "runway.scheduler.v1.ControlService")
 
 
@@ -247,7 +249,8 @@ async def compose(host: Host, settings: SchedulerSettings | None = None) -> Serv
         ids=host.ids,
         limits=limits,
     )
-    control = replace(ports, db=SchedulerStore(control_db, relay, host.ids, book))
+    control_store = SchedulerStore(control_db, relay, host.ids, book)
+    control = replace(ports, db=control_store)
     leaders = Leaders(host.peers, book)
     leadership = Leadership(host, ports, book, leaders, settings)
     book.on_deposed = leadership.campaign_anew
@@ -299,7 +302,7 @@ async def compose(host: Host, settings: SchedulerSettings | None = None) -> Serv
         healthy=healthy,
         servicers=[
             *_servicers(host, settings, book, local, leaders, inbox, control_reads, leaf_reads, shares, explanations),
-            _for_operators(obedience, HoldStore(control_db), leadership.members, explained),
+            _for_operators(obedience, HoldStore(control_db), leadership.members, explained, control_store),
         ],
         inbox=inbox.apply,
         stuck=SchedulerStuck(ports, book, control_reads, control_db, leadership, settings.stuck_ticket_ms).list_stuck,

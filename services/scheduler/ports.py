@@ -223,6 +223,10 @@ class Database(Protocol):
         """For shards whose row is ahead of etcd's newest revision."""
         ...
 
+    async def reset_ordered(self, now_ms: int) -> str:
+        """Who ordered that generations be raised, and why; empty where no order holds."""
+        ...
+
     async def inputs(self, keys: Collection[Key]) -> dict[Key, tuple[bytes, str]]:
         """Input and trace of tickets."""
         ...

@@ -10,11 +10,13 @@ from uuid import UUID
 from runway.scheduler.v1 import control_service_pb2 as pb
 from runway.scheduler.v1 import control_service_pb2_grpc
 
+from libs.kernel.clock import Clock
 from libs.kernel.ids import NIL
 from libs.kernel.refusal import invalid_field
 from services.scheduler import translate, translate_operators
 from services.scheduler.app.hand_over import HandOver, MoveAsk
 from services.scheduler.app.hold_desk import HoldAsk, HoldDesk
+from services.scheduler.app.reset_shards import ResetOrders, reset_shards
 from services.scheduler.domain.holds import HoldKind, HoldMode
 from services.scheduler.domain.ticket import Key, Recorded
 
@@ -37,8 +39,12 @@ class RecordedReads(Protocol):
 class ControlServicer(control_service_pb2_grpc.ControlServiceServicer):
     """What operators hold, drain and hand over."""
 
-    def __init__(self, holds: HoldDesk, hand_over: HandOver, recorded: RecordedReads) -> None:
+    def __init__(
+        self, holds: HoldDesk, hand_over: HandOver, recorded: RecordedReads, orders: ResetOrders, clock: Clock
+    ) -> None:
         self._holds = holds
+        self._orders = orders
+        self._clock = clock
         self._recorded = recorded
         self._hand_over = hand_over
 
@@ -87,6 +93,12 @@ class ControlServicer(control_service_pb2_grpc.ControlServiceServicer):
         """See the contract."""
         actor = translate.name(request.actor, "actor")
         return pb.ReturnShardsResponse(shards=await self._hand_over.take_back(list(request.shards), request.reason, actor))
+
+    async def ResetShards(self, request: pb.ResetShardsRequest, context: Any) -> pb.ResetShardsResponse:
+        """See the contract."""
+        actor = translate.name(request.actor, "actor")
+        until_ms = await reset_shards(self._orders, self._clock, actor, request.reason, etcd_lost=request.etcd_lost)
+        return pb.ResetShardsResponse(until=translate.timestamp(until_ms))
 
     async def ExportTickets(self, request: pb.ExportTicketsRequest, context: Any) -> pb.ExportTicketsResponse:
         """See the contract."""

@@ -167,6 +167,7 @@ def good_requests(lease: wk.Lease, other_run: str) -> dict[str, list[Message]]:
         ),
         ("ReleaseHold", ct.ReleaseHoldRequest(kind=ct.HOLD_KIND_QUEUE, name="no.one@1", reason="r", actor="me")),
         ("ListHolds", ct.ListHoldsRequest(kind=ct.HOLD_KIND_QUEUE, released=True, page_size=2, page_token="9")),
+        ("ResetShards", ct.ResetShardsRequest(reason="r", actor="me")),
         ("DrainShards", ct.DrainShardsRequest(shards=[1, 2], to="nobody", reason="r", actor="me")),
         ("ReturnShards", ct.ReturnShardsRequest(shards=[1], reason="r", actor="me")),
         ("ListQueues", ct.ListQueuesRequest(name="acme/p", page_size=2, page_token="a\nb\nc")),

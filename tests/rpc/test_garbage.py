@@ -64,6 +64,7 @@ VOLATILE = (
     "worker",
     "shard",
     "shard_reset",
+    "shard_reset_order",
     "signing_key",
     "gateway_process",
     "gate_notice",

@@ -196,6 +196,27 @@ def drain_shards(
     run_async(work)
 
 
+@shard_app.command("reset")
+def reset_shards(
+    etcd_lost: bool = typer.Option(False, "--etcd-lost", help="etcd was restored to an older state, or emptied"),
+    reason: str = REASON,
+    form: Form = FORM,
+) -> None:
+    """Lets leaders begin anew where shards refuse them because etcd lost its memory; for two minutes, kept with who and why."""
+
+    async def work() -> None:
+        from runway.scheduler.v1 import control_service_pb2 as pb
+
+        async with operators() as ask:
+            answer = await ask("ResetShards", pb.ResetShardsRequest(etcd_lost=True, reason=reason, actor=actor()))
+        show_one(plain(answer), form)
+        say("shards have leaders again within seconds: `runway shard list`")
+
+    if not etcd_lost:
+        wrong_usage("nothing but a lost etcd is a reason: say --etcd-lost")
+    run_async(work)
+
+
 @shard_app.command("release")
 def release_shards(
     shards: list[int] = typer.Argument(None, min=0, max=63, help="which; none: all that were handed over"),

@@ -12,9 +12,12 @@ import signal
 import urllib.request
 from pathlib import Path
 
+from runway.scheduler.v1 import control_service_pb2, control_service_pb2_grpc
+
 from libs.drills.finals import SQL, ask
 from libs.drills.installation import Recipe
 from libs.drills.stage import Drill, Stage
+from libs.rpc.channels import open_channel
 
 _DIRECT = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 ALARM = "shards refuse this leader"
@@ -98,7 +101,7 @@ async def _send_back(stage: Stage, *, emptied: bool) -> None:
         since = await _epochs(stage)
         fallen = [shard for shard, epoch in since.items() if epoch != leaders[shard]]
         stage.expect(not fallen, f"{len(fallen)} shards took a leader whose epoch etcd had given before")
-        await _raise_generations(stage)
+        await (_order_reset(stage) if emptied else _raise_generations(stage))
     stage.report.facts["shards"] = f"{len(leaders)} refused until the generation was raised"
 
 
@@ -119,8 +122,18 @@ async def _steady(stage: Stage) -> dict[int, int]:
     return epochs
 
 
-async def _raise_generations(stage: Stage) -> None:
+async def _order_reset(stage: Stage) -> None:
     """The remedy that the alarm names."""
+    secret = (stage.installation.folder / "service-secret").read_text().strip()
+    async with open_channel(stage.installation.host("scheduler", 0).control, secret=secret) as channel:
+        stub = control_service_pb2_grpc.ControlServiceStub(channel)
+        await stub.ResetShards(
+            control_service_pb2.ResetShardsRequest(etcd_lost=True, reason="a drill", actor="drill"), timeout=10
+        )
+
+
+async def _raise_generations(stage: Stage) -> None:
+    """The other way: a setting, and a restart."""
     installation = stage.installation
     for replica, host in enumerate(installation.hosts_of("scheduler")):
         installation.own[installation.hosts.index(host)] = {"RUNWAY_SCHEDULER_RESET_LOST_ETCD": "true"}

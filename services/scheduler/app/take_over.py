@@ -9,7 +9,7 @@ Live leases keep the tuple they were granted under and get a full TTL of grace, 
 earlier one granted ends as lost, and every fence that it issued is raised again, whatever is noted of it.
 
 Can go wrong: etcd was restored to the past, or emptied, so that its epochs are smaller than the row's. The row refuses;
-the shard has no leader until an operator raises its generation (a setting does it in development).
+the shard has no leader until an operator orders that its generation be raised (a setting does it in development).
 """
 
 import asyncio
@@ -165,17 +165,18 @@ async def _reset(
 ) -> dict[int, int]:
     """Rows ahead of our election: another leader was faster, or etcd was lost. Only the second is a matter for a reset."""
     TAKEOVERS.labels("refused").inc(len(won))
-    if not candidacy.reset_lost_etcd:
+    by = candidacy.holder if candidacy.reset_lost_etcd else await ports.db.reset_ordered(now_ms)
+    if not by:
         log.error(
             "shards refuse this leader: their rows are ahead of etcd, which was restored or emptied, or another leader won",
             shards=sorted(won),
-            remedy="if etcd was lost: set RUNWAY_SCHEDULER_RESET_LOST_ETCD=true and restart one scheduler",
+            remedy="if etcd was lost: runway shard reset --etcd-lost --reason …",
         )
         return {}
-    raised = await ports.db.raise_generation(won, await newest(), candidacy.holder, now_ms)
+    raised = await ports.db.raise_generation(won, await newest(), by, now_ms)
     if not raised:
         return {}
-    log.warning("etcd was lost: generations of shards raised", shards=sorted(raised))
+    log.warning("etcd was lost: generations of shards raised", shards=sorted(raised), by=by)
     TAKEOVERS.labels("reset").inc(len(raised))
     again = {shard: won[shard] for shard in raised}
     return (await ports.db.confirm(again, candidacy.holder, candidacy.address, now_ms))[0]

@@ -40,6 +40,15 @@ class SchedulerStore(SchedulerDatabase):
         found = await self._db.fetch(_Q.raise_generation, sorted(shards), newest_revision, now_ms, actor)
         return {row["shard_id"] for row in found}
 
+    async def order_reset(self, actor: str, reason: str, now_ms: int, until_ms: int) -> None:
+        """Lets leaders raise generations for a while."""
+        await self._db.fetch(_Q.put_reset_order, now_ms, until_ms, actor, reason)
+
+    async def reset_ordered(self, now_ms: int) -> str:
+        """Who ordered it, and why; empty where no order holds."""
+        found = await self._db.fetch(_Q.read_reset_order, now_ms)
+        return f"{found[0]['actor']}: {found[0]['reason']}" if found else ""
+
     async def inputs(self, keys: Collection[Key]) -> dict[Key, tuple[bytes, str]]:
         """Input and trace of tickets."""
         ordered = sorted(keys)

@@ -4,15 +4,19 @@ import asyncio
 from uuid import uuid4
 
 import pytest
+from grpc.aio import AioRpcError
 from runway.events.v1 import events_pb2
+from runway.scheduler.v1 import control_service_pb2 as ct
+from runway.scheduler.v1 import control_service_pb2_grpc
 from runway.scheduler.v1 import worker_service_pb2 as pb
 
 from libs.kernel.ids import shard_of
+from libs.rpc.channels import open_channel
 from libs.telemetry.catalogue import TAKEOVERS
 from libs.testkit.proxy import FaultProxy
 from libs.testkit.waiting import wait_until
 from tests.rpc.scheduler.calls import bearer, beat, claim, complete, renew
-from tests.rpc.scheduler.harness import Replica, World, new_run, ready_event, value
+from tests.rpc.scheduler.harness import SECRET, Replica, World, new_run, ready_event, value
 
 
 async def two(world: World) -> tuple[Replica, Replica]:
@@ -181,6 +185,39 @@ async def test_an_etcd_restored_to_the_past_is_refused_until_its_generation_is_r
     (lease,) = await claim(replica.worker())
     assert lease.authority_epoch >> 40 == 1
     assert await world.hand.fetchval("SELECT count(*) FROM shard_reset") == 64
+
+
+@pytest.mark.requirement("sched.authority")
+async def test_an_operator_s_order_lets_leaders_begin_anew_for_a_while(world: World) -> None:
+    await world.hand.execute("UPDATE shard SET authority_epoch = (1::bigint << 39)")
+    await world.hand.execute("INSERT INTO shard_reset_order (at_ms, until_ms, actor, reason) VALUES (1, 2, 'long ago', 'over')")
+    refused = TAKEOVERS.labels("refused")
+    before = refused._value.get()
+    replica = await world.replica(led=None)
+    await wait_until(lambda: refused._value.get() >= before + 64, 10.0, what="a refusal")
+    channel = open_channel(replica.host.addresses.control, secret=SECRET)
+    replica.channels.append(channel)
+    stub = control_service_pb2_grpc.ControlServiceStub(channel)
+    for wrong in (
+        ct.ResetShardsRequest(reason="r", actor="ann"),
+        ct.ResetShardsRequest(etcd_lost=True, reason=" ", actor="ann"),
+    ):
+        with pytest.raises(AioRpcError) as no:
+            await stub.ResetShards(wrong)
+        assert no.value.code().name == "INVALID_ARGUMENT"
+    assert replica.led == 0
+    order = ct.ResetShardsRequest(etcd_lost=True, reason="restored from yesterday", actor="ann")
+    until = (await stub.ResetShards(order)).until
+    assert until.ToMilliseconds() > replica.host.clock.now_ms()
+    await wait_until(lambda: replica.led == 64, 20.0, what="leaders of a new generation")
+    run_id = new_run()
+    assert (await world.ready(replica, run_id)).verdict == 1
+    (lease,) = await claim(replica.worker())
+    assert lease.authority_epoch >> 40 == 1
+    assert {row["actor"] for row in await world.hand.fetch("SELECT actor FROM shard_reset")} == {"ann: restored from yesterday"}
+    await stub.ResetShards(order)
+    epochs = await world.hand.fetch("SELECT DISTINCT generation FROM shard")
+    assert [row["generation"] for row in epochs] == [1], "where etcd lost nothing it does nothing"
 
 
 @pytest.mark.requirement("sched.authority")

@@ -29,6 +29,14 @@ INSERT INTO shard_reset (shard_id, generation, at_ms, actor, former)
 SELECT shard_id, generation, $3, $4, authority_epoch FROM raised
 RETURNING shard_id;
 
+-- name: put_reset_order
+-- What an operator orders, for a while.
+INSERT INTO shard_reset_order (at_ms, until_ms, actor, reason) VALUES ($1, $2, $3, $4);
+
+-- name: read_reset_order
+-- The newest order that still holds.
+SELECT actor, reason FROM shard_reset_order WHERE at_ms <= $1 AND until_ms > $1 ORDER BY number DESC LIMIT 1;
+
 -- name: read_shards
 -- All shards.
 SELECT shard_id, authority_epoch, holder, address, confirmed_ms FROM shard ORDER BY shard_id;

@@ -813,3 +813,53 @@ class ExportTicketsResponse(google.protobuf.message.Message):
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
 
 Global___ExportTicketsResponse: typing_extensions.TypeAlias = ExportTicketsResponse
+
+@typing.final
+class ResetShardsRequest(google.protobuf.message.Message):
+    """An order to begin anew after etcd lost its memory."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    ETCD_LOST_FIELD_NUMBER: builtins.int
+    ACTOR_FIELD_NUMBER: builtins.int
+    REASON_FIELD_NUMBER: builtins.int
+    etcd_lost: builtins.bool
+    """Says that etcd was lost: nothing else is a reason. Must be true."""
+    actor: builtins.str
+    """Who orders it."""
+    reason: builtins.str
+    """Why."""
+    def __init__(
+        self,
+        *,
+        etcd_lost: builtins.bool = ...,
+        actor: builtins.str = ...,
+        reason: builtins.str = ...,
+    ) -> None: ...
+    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["actor", b"actor", "etcd_lost", b"etcd_lost", "reason", b"reason"]
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+
+Global___ResetShardsRequest: typing_extensions.TypeAlias = ResetShardsRequest
+
+@typing.final
+class ResetShardsResponse(google.protobuf.message.Message):
+    """The order."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    UNTIL_FIELD_NUMBER: builtins.int
+    @property
+    def until(self) -> google.protobuf.timestamp_pb2.Timestamp:
+        """Until when leaders may raise generations."""
+
+    def __init__(
+        self,
+        *,
+        until: google.protobuf.timestamp_pb2.Timestamp | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: typing_extensions.TypeAlias = typing.Literal["until", b"until"]
+    def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
+    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["until", b"until"]
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+
+Global___ResetShardsResponse: typing_extensions.TypeAlias = ResetShardsResponse

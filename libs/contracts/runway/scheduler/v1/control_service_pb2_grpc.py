@@ -61,6 +61,11 @@ class ControlServiceStub(object):
                 request_serializer=runway_dot_scheduler_dot_v1_dot_control__service__pb2.ReturnShardsRequest.SerializeToString,
                 response_deserializer=runway_dot_scheduler_dot_v1_dot_control__service__pb2.ReturnShardsResponse.FromString,
                 _registered_method=True)
+        self.ResetShards = channel.unary_unary(
+                '/runway.scheduler.v1.ControlService/ResetShards',
+                request_serializer=runway_dot_scheduler_dot_v1_dot_control__service__pb2.ResetShardsRequest.SerializeToString,
+                response_deserializer=runway_dot_scheduler_dot_v1_dot_control__service__pb2.ResetShardsResponse.FromString,
+                _registered_method=True)
         self.ExportTickets = channel.unary_unary(
                 '/runway.scheduler.v1.ControlService/ExportTickets',
                 request_serializer=runway_dot_scheduler_dot_v1_dot_control__service__pb2.ExportTicketsRequest.SerializeToString,
@@ -119,6 +124,16 @@ class ControlServiceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ResetShards(self, request, context):
+        """Where etcd lost its memory (restored to an older state, or emptied), so that shards refuse every leader: lets the leaders that etcd
+        elects raise the generation of shards whose row is ahead of all that etcd has ever said. The order holds for two minutes, is kept with
+        who and why, and touches no shard that has a leader.
+        Errors: INVALID_FIELD (etcd_lost).
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def ExportTickets(self, request, context):
         """Tickets of runs launched in a span of time, as far as they are remembered: when each was ready, leased and ended, and what it
         needed. For `runway queue record`, whose file `runway queue simulate` replays. No input, no output.
@@ -163,6 +178,11 @@ def add_ControlServiceServicer_to_server(servicer, server):
                     servicer.ReturnShards,
                     request_deserializer=runway_dot_scheduler_dot_v1_dot_control__service__pb2.ReturnShardsRequest.FromString,
                     response_serializer=runway_dot_scheduler_dot_v1_dot_control__service__pb2.ReturnShardsResponse.SerializeToString,
+            ),
+            'ResetShards': grpc.unary_unary_rpc_method_handler(
+                    servicer.ResetShards,
+                    request_deserializer=runway_dot_scheduler_dot_v1_dot_control__service__pb2.ResetShardsRequest.FromString,
+                    response_serializer=runway_dot_scheduler_dot_v1_dot_control__service__pb2.ResetShardsResponse.SerializeToString,
             ),
             'ExportTickets': grpc.unary_unary_rpc_method_handler(
                     servicer.ExportTickets,
@@ -312,6 +332,33 @@ class ControlService(object):
             '/runway.scheduler.v1.ControlService/ReturnShards',
             runway_dot_scheduler_dot_v1_dot_control__service__pb2.ReturnShardsRequest.SerializeToString,
             runway_dot_scheduler_dot_v1_dot_control__service__pb2.ReturnShardsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ResetShards(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/runway.scheduler.v1.ControlService/ResetShards',
+            runway_dot_scheduler_dot_v1_dot_control__service__pb2.ResetShardsRequest.SerializeToString,
+            runway_dot_scheduler_dot_v1_dot_control__service__pb2.ResetShardsResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -50,6 +50,12 @@ class ControlServiceStub:
     """Shards that were handed over belong to whom hashing says again.
     Errors: none of its own.
     """
+    ResetShards: grpc.UnaryUnaryMultiCallable[runway.scheduler.v1.control_service_pb2.ResetShardsRequest, runway.scheduler.v1.control_service_pb2.ResetShardsResponse]
+    """Where etcd lost its memory (restored to an older state, or emptied), so that shards refuse every leader: lets the leaders that etcd
+    elects raise the generation of shards whose row is ahead of all that etcd has ever said. The order holds for two minutes, is kept with
+    who and why, and touches no shard that has a leader.
+    Errors: INVALID_FIELD (etcd_lost).
+    """
     ExportTickets: grpc.UnaryUnaryMultiCallable[runway.scheduler.v1.control_service_pb2.ExportTicketsRequest, runway.scheduler.v1.control_service_pb2.ExportTicketsResponse]
     """Tickets of runs launched in a span of time, as far as they are remembered: when each was ready, leased and ended, and what it
     needed. For `runway queue record`, whose file `runway queue simulate` replays. No input, no output.
@@ -87,6 +93,12 @@ class ControlServiceAsyncStub(ControlServiceStub):
     ReturnShards: grpc.aio.UnaryUnaryMultiCallable[runway.scheduler.v1.control_service_pb2.ReturnShardsRequest, runway.scheduler.v1.control_service_pb2.ReturnShardsResponse]  # type: ignore[assignment]
     """Shards that were handed over belong to whom hashing says again.
     Errors: none of its own.
+    """
+    ResetShards: grpc.aio.UnaryUnaryMultiCallable[runway.scheduler.v1.control_service_pb2.ResetShardsRequest, runway.scheduler.v1.control_service_pb2.ResetShardsResponse]  # type: ignore[assignment]
+    """Where etcd lost its memory (restored to an older state, or emptied), so that shards refuse every leader: lets the leaders that etcd
+    elects raise the generation of shards whose row is ahead of all that etcd has ever said. The order holds for two minutes, is kept with
+    who and why, and touches no shard that has a leader.
+    Errors: INVALID_FIELD (etcd_lost).
     """
     ExportTickets: grpc.aio.UnaryUnaryMultiCallable[runway.scheduler.v1.control_service_pb2.ExportTicketsRequest, runway.scheduler.v1.control_service_pb2.ExportTicketsResponse]  # type: ignore[assignment]
     """Tickets of runs launched in a span of time, as far as they are remembered: when each was ready, leased and ended, and what it
@@ -152,6 +164,18 @@ class ControlServiceServicer(metaclass=abc.ABCMeta):
     ) -> typing.Union[runway.scheduler.v1.control_service_pb2.ReturnShardsResponse, collections.abc.Awaitable[runway.scheduler.v1.control_service_pb2.ReturnShardsResponse]]:
         """Shards that were handed over belong to whom hashing says again.
         Errors: none of its own.
+        """
+
+    @abc.abstractmethod
+    def ResetShards(
+        self,
+        request: runway.scheduler.v1.control_service_pb2.ResetShardsRequest,
+        context: _ServicerContext,
+    ) -> typing.Union[runway.scheduler.v1.control_service_pb2.ResetShardsResponse, collections.abc.Awaitable[runway.scheduler.v1.control_service_pb2.ResetShardsResponse]]:
+        """Where etcd lost its memory (restored to an older state, or emptied), so that shards refuse every leader: lets the leaders that etcd
+        elects raise the generation of shards whose row is ahead of all that etcd has ever said. The order holds for two minutes, is kept with
+        who and why, and touches no shard that has a leader.
+        Errors: INVALID_FIELD (etcd_lost).
         """
 
     @abc.abstractmethod
