@@ -46,6 +46,9 @@ REQUIREMENTS: dict[str, Requirement] = {
         "002 field",
     ),
     "run.deadline": Requirement("Every run has a deadline; the default is a setting.", "004"),
+    "run.expire": Requirement(
+        "Queue, run, input, approval and pause deadlines end in expired, or as their own rule says, with the reason.", "002 004"
+    ),
     "run.explain": Requirement(
         "Why a run or a step does not move: ordered blockers with a remedy each, its place, an estimate with its basis.",
         "field",

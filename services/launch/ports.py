@@ -64,6 +64,10 @@ class Tx(Protocol):
         """Stores runs (denied ones too), first events, reservations, and the tenants' new balances."""
         ...
 
+    async def note_start_by(self, launches: Sequence[Launch]) -> None:
+        """When these, just admitted, expire if nothing of them has begun."""
+        ...
+
     async def note_forks(self, forks: Sequence[Launch], now_ms: int) -> None:
         """Which runs these, just admitted, continue: on their rows and in their logs."""
         ...
@@ -211,6 +215,10 @@ class Reads(Protocol):
 
     async def due_runs(self, now_ms: int, limit: int) -> list[UUID]:
         """Undecided runs whose deadline has passed."""
+        ...
+
+    async def never_begun(self, now_ms: int, limit: int) -> list[UUID]:
+        """Runs that nobody has begun in time."""
         ...
 
     async def paused_long(self, now_ms: int, limit: int) -> list[UUID]:

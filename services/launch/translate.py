@@ -272,6 +272,7 @@ def run_message(run: Run, *, payload: bool = True, waiting: Waiting | None = Non
         delegated=common_pb2.Budget(micros=head.delegated_micros) if head.children else None,
         children=head.children,
         forked_from=str(run.fork_of) if run.fork_of else "",
+        start_by=timestamp(run.start_by_ms) if run.start_by_ms else None,
     )
 
 
@@ -363,6 +364,7 @@ def launch_ask(caller: Caller, project: str, version: Version, request: launch_s
         run_class=request.run_class or launch_service_pb2.RUN_CLASS_AUTOMATION,
         priority=request.priority,
         deadline_in_ms=to_ms(request.deadline),
+        start_within_ms=to_ms(request.start_within),
         budget_micros=request.budget.micros,
         budget_tokens=request.budget.tokens,
         budget_given=request.HasField("budget"),

@@ -22,7 +22,17 @@ HOT = {
 SMALL = {"scope", "scope_fence", "shard", "tenant", "signing_key", "worker", "gateway_process", "birth", "api_key"}
 SMALL |= {"bucket", "bucket_version", "bucket_weight", "bucket_use", "bucket_change"}
 SMALL |= {"scope_ack", "scope_change", "approver_key", "project"}
-SMALL |= {"closed_early", "gate_notice", "share_policy", "share_use", "hold", "hold_change", "hold_ack", "shard_move", "shard_reset_order"}
+SMALL |= {
+    "closed_early",
+    "gate_notice",
+    "share_policy",
+    "share_use",
+    "hold",
+    "hold_change",
+    "hold_ack",
+    "shard_move",
+    "shard_reset_order",
+}
 """Tables that do not grow with runs, or are emptied as they are read."""
 
 

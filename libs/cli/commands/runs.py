@@ -62,6 +62,7 @@ def launch(
     run_class: str = typer.Option("automation", "--class", help="interactive, approval_resume, automation or migration"),
     priority: int = typer.Option(0, min=-1000, max=1000),
     deadline_s: float = typer.Option(0, help="seconds until the run expires; 0: the workflow's default"),
+    start_within_s: float = typer.Option(0, help="seconds within which it must have begun, or it expires; 0: no bound"),
     budget_micros: int = typer.Option(-1, help="money it may use, in micros; -1: the default"),
     wait: bool = typer.Option(False, "--wait", "-w", help="wait for the outcome and print the output"),
     form: Form = FORM,
@@ -82,6 +83,7 @@ def launch(
                 run_class=run_class,
                 priority=priority,
                 deadline=timedelta(seconds=deadline_s) if deadline_s else None,
+                start_within=timedelta(seconds=start_within_s) if start_within_s else None,
                 budget_micros=budget_micros if budget_micros >= 0 else None,
             )
             if wait and run.outcome != "denied":

@@ -118,6 +118,7 @@ class Client:
         budget_micros: int | None = None,
         budget_tokens: int = 0,
         labels: Mapping[str, str] | None = None,
+        start_within: timedelta | None = None,
     ) -> pb.Run:
         """Launches one run and returns it once it is stored. Calls of the same moment share one RPC.
 
@@ -133,6 +134,8 @@ class Client:
         )
         if deadline is not None:
             request.deadline.FromTimedelta(deadline)
+        if start_within is not None:
+            request.start_within.FromTimedelta(start_within)
         if budget_micros is not None:
             request.budget.CopyFrom(common_pb2.Budget(micros=budget_micros, tokens=budget_tokens))
         end = asyncio.get_running_loop().time() + LAUNCH_FOR_S

@@ -46,9 +46,10 @@ def _expired(run_id: UUID, why: str) -> Closing:
 
 
 async def expire_runs(ports: Ports, limit: int = 500) -> int:
-    """Closes runs whose deadline has passed, or that were paused for too long; how many."""
+    """Closes runs whose deadline has passed, that nobody has begun in time, or that were paused for too long; how many."""
     now = ports.clock.now_ms()
     asks = [_expired(run_id, "the run's deadline passed") for run_id in await ports.reads.due_runs(now, limit)]
+    asks += [_expired(run_id, "nothing of the run has begun in time") for run_id in await ports.reads.never_begun(now, limit)]
     asks += [
         _expired(run_id, "the run was paused for longer than it may be") for run_id in await ports.reads.paused_long(now, limit)
     ]

@@ -38,6 +38,7 @@ class LaunchAsk:
     labels: str
     traceparent: str = ""
     fork: Fork | None = None
+    start_within_ms: int = 0
 
 
 @value(frozen=True, slots=True)
@@ -76,6 +77,7 @@ def _launch(ports: Ports, ask: LaunchAsk, run_id: UUID, now_ms: int) -> Launch:
         actor=ask.actor,
         traceparent=ask.traceparent,
         fork=ask.fork,
+        start_by_ms=now_ms + ask.start_within_ms if ask.start_within_ms else 0,
     )
 
 
@@ -90,6 +92,8 @@ def check(ports: Ports, ask: LaunchAsk) -> None:
         )
     if ask.deadline_in_ms < 0 or ask.deadline_in_ms > ports.limits.max_deadline_ms:
         raise invalid_field("deadline", f"must be between 0 and {ports.limits.max_deadline_ms} ms", "ask for less")
+    if ask.start_within_ms < 0 or ask.start_within_ms > ports.limits.max_deadline_ms:
+        raise invalid_field("start_within", f"must be between 0 and {ports.limits.max_deadline_ms} ms", "ask for less")
     if ask.budget_micros < 0:
         raise invalid_field("budget.micros", "is negative", "give 0 or more")
     if ask.budget_tokens < 0:
@@ -174,6 +178,7 @@ async def _store(ports: Ports, first: dict[bytes, tuple[LaunchAsk, UUID]], now: 
             admitted = decide(accounts, launches)
             await tx.admit(admitted, tx.incarnation, now)
             await tx.note_forks([item.launch for item in admitted if item.launch.fork is not None], now)
+            await tx.note_start_by([item.launch for item in admitted if item.launch.start_by_ms and item.denied is None])
             epoch = make_epoch(tx.incarnation, 1)
             await tx.send([ports.notices.launched(item, epoch, now) for item in admitted if item.denied is None], now)
     return won

@@ -60,6 +60,8 @@ class Launch:
     actor: str
     traceparent: str = ""
     fork: Fork | None = None
+    start_by_ms: int = 0
+    """When it expires if nothing of it has begun; 0: then nothing does."""
 
 
 @value(frozen=True, slots=True)

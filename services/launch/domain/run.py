@@ -144,6 +144,8 @@ class Run:
     pause_until_ms: int = 0
     fork_of: UUID | None = None
     """The run that it continues."""
+    start_by_ms: int = 0
+    """When it expires if nothing of it has begun; 0: then nothing does."""
 
 
 @value(frozen=True, slots=True)

@@ -77,6 +77,10 @@ class LaunchReads:
         """Undecided, deadline passed."""
         return [row["run_id"] for row in await self._fetch(_Q.due_runs, now_ms, limit)]
 
+    async def never_begun(self, now_ms: int, limit: int) -> list[UUID]:
+        """Not begun, and they should have been."""
+        return [row["run_id"] for row in await self._fetch(_Q.never_begun, now_ms, limit)]
+
     async def paused_long(self, now_ms: int, limit: int) -> list[UUID]:
         """Paused, for longer than they may be."""
         return [row["run_id"] for row in await self._fetch(_Q.paused_long, now_ms, limit)]

@@ -88,6 +88,7 @@ def run(row: Row) -> Run:
         pause_until_ms=row["pause_until_ms"],
         sequence=row["sequence"],
         fork_of=row["fork_of"],
+        start_by_ms=row["start_by_ms"],
     )
 
 

@@ -94,6 +94,11 @@ class LaunchTx(ChildStatements):
             now_ms,
         )
 
+    async def note_start_by(self, launches: Sequence[Launch]) -> None:
+        """On their rows."""
+        if launches:
+            await self._tx.fetch(_Q.note_start_by, [item.run_id for item in launches], [item.start_by_ms for item in launches])
+
     async def note_forks(self, forks: Sequence[Launch], now_ms: int) -> None:
         """On their rows and in their logs."""
         told = [(item.run_id, item.actor, item.fork) for item in forks if item.fork is not None]

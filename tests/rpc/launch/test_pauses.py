@@ -147,3 +147,22 @@ async def test_of_many_pauses_and_resumes_at_once_each_is_one_step(bench: Bench)
     log = kinds(await bench.client.events(run.run_id))
     assert (log.count("run.pausing"), log.count("run.resumed")) == (5, 5)
     assert (await bench.client.get(run.run_id)).epoch == run.epoch + 5
+
+
+@pytest.mark.requirement("run.expire")
+async def test_a_run_that_nobody_begins_in_time_expires_and_one_that_was_begun_does_not(bench: Bench) -> None:
+    waits = await bench.client.launch("pusher", start_within=timedelta(seconds=2))
+    begun = await bench.client.launch("pusher", start_within=timedelta(seconds=2))
+    patient = await bench.client.launch("pusher")
+    assert waits.start_by.ToMilliseconds() == waits.created_at.ToMilliseconds() + 2_000
+    assert not patient.HasField("start_by")
+    await bench.tell(first_lease(begun))
+    ended = await bench.client.wait(waits.run_id, settled=True, timeout_s=20)
+    assert (ended.outcome, ended.failure.type) == ("expired", "DEADLINE_EXCEEDED")
+    assert ended.failure.message == "nothing of the run has begun in time"
+    assert ended.finished_at.ToMilliseconds() >= waits.start_by.ToMilliseconds()
+    assert (await state_of(bench, begun, pb.RUN_STATE_RUNNING)).outcome == ""
+    assert (await bench.client.get(patient.run_id)).outcome == ""
+    with pytest.raises(RunwayError) as no:
+        await bench.client.launch("pusher", start_within=timedelta(days=4000))
+    assert (no.value.reason, no.value.field) == ("INVALID_FIELD", "start_within")

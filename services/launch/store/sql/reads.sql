@@ -26,6 +26,10 @@ SELECT run_id, sequence, at_ms, kind, state, step_key, actor, detail
 -- Open runs whose deadline has passed; of those that are paused it stands still.
 SELECT run_id FROM run WHERE state < 5 AND deadline_ms <= $1 ORDER BY deadline_ms LIMIT $2;
 
+-- name: never_begun
+-- Runs that should have begun by now, and have not.
+SELECT run_id FROM run WHERE state IN (1, 2) AND start_by_ms > 0 AND start_by_ms <= $1 ORDER BY start_by_ms LIMIT $2;
+
 -- name: paused_long
 -- Runs that have been paused for longer than they may.
 SELECT run_id FROM run WHERE state IN (5, 6) AND pause_until_ms <= $1 ORDER BY pause_until_ms LIMIT $2;

@@ -51,6 +51,10 @@ UPDATE tenant AS t
 -- Runs that were just admitted, and continue others.
 UPDATE run AS r SET fork_of = a.fork_of FROM unnest($1::uuid[], $2::uuid[]) AS a(run_id, fork_of) WHERE r.run_id = a.run_id;
 
+-- name: note_start_by
+-- When runs that were just admitted expire if nothing of them has begun.
+UPDATE run AS r SET start_by_ms = a.start_by_ms FROM unnest($1::uuid[], $2::bigint[]) AS a(run_id, start_by_ms) WHERE r.run_id = a.run_id;
+
 -- name: lock_heads
 -- The one lock of a run, in order of ids, with what decisions look at.
 SELECT run_id, tenant, project, state, outcome, epoch, version, points, enforced, quiesced, capabilities, budget_micros, used_micros,

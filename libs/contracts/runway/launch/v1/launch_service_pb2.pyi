@@ -353,6 +353,7 @@ class Run(google.protobuf.message.Message):
     DELEGATED_FIELD_NUMBER: builtins.int
     CHILDREN_FIELD_NUMBER: builtins.int
     FORKED_FROM_FIELD_NUMBER: builtins.int
+    START_BY_FIELD_NUMBER: builtins.int
     run_id: builtins.str
     """UUIDv7."""
     tenant: builtins.str
@@ -447,6 +448,10 @@ class Run(google.protobuf.message.Message):
     def delegated(self) -> runway.common.v1.common_pb2.Budget:
         """What its children have of its budget, or have used of it."""
 
+    @property
+    def start_by(self) -> google.protobuf.timestamp_pb2.Timestamp:
+        """When it expires if nothing of it has begun; unset: then nothing does."""
+
     def __init__(
         self,
         *,
@@ -482,10 +487,11 @@ class Run(google.protobuf.message.Message):
         delegated: runway.common.v1.common_pb2.Budget | None = ...,
         children: builtins.int = ...,
         forked_from: builtins.str = ...,
+        start_by: google.protobuf.timestamp_pb2.Timestamp | None = ...,
     ) -> None: ...
-    _HasFieldArgType: typing_extensions.TypeAlias = typing.Literal["budget", b"budget", "created_at", b"created_at", "deadline", b"deadline", "delegated", b"delegated", "failure", b"failure", "finished_at", b"finished_at", "input", b"input", "output", b"output", "paused_at", b"paused_at", "paused_until", b"paused_until", "used", b"used", "workflow", b"workflow"]
+    _HasFieldArgType: typing_extensions.TypeAlias = typing.Literal["budget", b"budget", "created_at", b"created_at", "deadline", b"deadline", "delegated", b"delegated", "failure", b"failure", "finished_at", b"finished_at", "input", b"input", "output", b"output", "paused_at", b"paused_at", "paused_until", b"paused_until", "start_by", b"start_by", "used", b"used", "workflow", b"workflow"]
     def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
-    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["budget", b"budget", "cancel_extent", b"cancel_extent", "children", b"children", "created_at", b"created_at", "deadline", b"deadline", "delegated", b"delegated", "depth", b"depth", "epoch", b"epoch", "failure", b"failure", "finished_at", b"finished_at", "forked_from", b"forked_from", "independent", b"independent", "input", b"input", "labels", b"labels", "last_sequence", b"last_sequence", "outcome", b"outcome", "output", b"output", "parent_id", b"parent_id", "paused_at", b"paused_at", "paused_until", b"paused_until", "priority", b"priority", "project", b"project", "receipts", b"receipts", "root_id", b"root_id", "run_class", b"run_class", "run_id", b"run_id", "state", b"state", "tenant", b"tenant", "used", b"used", "version", b"version", "wait_reasons", b"wait_reasons", "workflow", b"workflow"]
+    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["budget", b"budget", "cancel_extent", b"cancel_extent", "children", b"children", "created_at", b"created_at", "deadline", b"deadline", "delegated", b"delegated", "depth", b"depth", "epoch", b"epoch", "failure", b"failure", "finished_at", b"finished_at", "forked_from", b"forked_from", "independent", b"independent", "input", b"input", "labels", b"labels", "last_sequence", b"last_sequence", "outcome", b"outcome", "output", b"output", "parent_id", b"parent_id", "paused_at", b"paused_at", "paused_until", b"paused_until", "priority", b"priority", "project", b"project", "receipts", b"receipts", "root_id", b"root_id", "run_class", b"run_class", "run_id", b"run_id", "start_by", b"start_by", "state", b"state", "tenant", b"tenant", "used", b"used", "version", b"version", "wait_reasons", b"wait_reasons", "workflow", b"workflow"]
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
 
 Global___Run: typing_extensions.TypeAlias = Run
@@ -732,6 +738,7 @@ class LaunchRunRequest(google.protobuf.message.Message):
     LABELS_FIELD_NUMBER: builtins.int
     PROJECT_FIELD_NUMBER: builtins.int
     VALIDATE_ONLY_FIELD_NUMBER: builtins.int
+    START_WITHIN_FIELD_NUMBER: builtins.int
     request_id: builtins.str
     """Names this launch: a repeat with the same request gives the same run. Empty: the server makes one up, and a repeat is a new run."""
     workflow: builtins.str
@@ -760,6 +767,10 @@ class LaunchRunRequest(google.protobuf.message.Message):
     def labels(self) -> google.protobuf.internal.containers.ScalarMap[builtins.str, builtins.str]:
         """The caller's labels, at most 32."""
 
+    @property
+    def start_within(self) -> google.protobuf.duration_pb2.Duration:
+        """Time within which its first step must have begun; else it expires. Unset: as long as its deadline."""
+
     def __init__(
         self,
         *,
@@ -773,10 +784,11 @@ class LaunchRunRequest(google.protobuf.message.Message):
         labels: collections.abc.Mapping[builtins.str, builtins.str] | None = ...,
         project: builtins.str = ...,
         validate_only: builtins.bool = ...,
+        start_within: google.protobuf.duration_pb2.Duration | None = ...,
     ) -> None: ...
-    _HasFieldArgType: typing_extensions.TypeAlias = typing.Literal["budget", b"budget", "deadline", b"deadline", "input", b"input"]
+    _HasFieldArgType: typing_extensions.TypeAlias = typing.Literal["budget", b"budget", "deadline", b"deadline", "input", b"input", "start_within", b"start_within"]
     def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
-    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["budget", b"budget", "deadline", b"deadline", "input", b"input", "labels", b"labels", "priority", b"priority", "project", b"project", "request_id", b"request_id", "run_class", b"run_class", "validate_only", b"validate_only", "workflow", b"workflow"]
+    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["budget", b"budget", "deadline", b"deadline", "input", b"input", "labels", b"labels", "priority", b"priority", "project", b"project", "request_id", b"request_id", "run_class", b"run_class", "start_within", b"start_within", "validate_only", b"validate_only", "workflow", b"workflow"]
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
 
 Global___LaunchRunRequest: typing_extensions.TypeAlias = LaunchRunRequest
