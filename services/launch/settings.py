@@ -41,11 +41,11 @@ class LaunchSettings(RunwaySettings):
     """Children that one run may spawn in all, where its workflow version names fewer."""
     max_child_depth: int = Field(default=8, ge=0)
     """Levels of children below a run that a caller launched."""
-    mend_interval_ms: int = Field(default=1_000, gt=0)
+    mend_interval_ms: int = Field(default=5_000, gt=0)
     """How often decided parents are looked for whose children still run, or that wait for nothing more."""
     newest_ttl_ms: int = Field(default=500, ge=0)
     """How long the newest version of a name is remembered."""
-    expire_interval_ms: int = Field(default=500, gt=0)
+    expire_interval_ms: int = Field(default=1_000, gt=0)
     """How often deadlines are looked for."""
     watch_poll_ms: int = Field(default=250, gt=0)
     """How often waiters learn of changes that another replica committed."""

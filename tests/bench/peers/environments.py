@@ -93,7 +93,7 @@ def plot(summary: Path, picture: Path) -> str:
         python = python_with("plot", PLOT)
     except (Absent, subprocess.TimeoutExpired) as absent:
         return str(absent)
-    command = [str(python), str(HERE.parent / "plot.py"), str(summary), str(picture)]
+    command = [str(python), "-P", str(HERE.parent / "plot.py"), str(summary), str(picture)]  # modules beside it shadow others
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     return _last(done.stderr) if done.returncode else ""
 
