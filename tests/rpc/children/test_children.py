@@ -40,7 +40,9 @@ async def test_children_are_spawned_once_and_their_outputs_come_back(bench: Benc
     assert outputs == {"first": 200, **{str(number): number * 2 for number in range(5)}}
     assert len(attempts) >= 2, "the one that spawned and the one that was told"
     children = await bench.client.trees.children(run.run_id, outputs=True)
-    assert [child.name for child in children] == ["first", "0", "1", "2", "3", "4"]
+    names = [child.name for child in children]
+    names.remove("first")  # a command of its own: either may reach launch first
+    assert names == ["0", "1", "2", "3", "4"], "those of one command in its order"
     assert {child.run.parent_id for child in children} == {run.run_id}
     assert {child.run.state for child in children} == {pb.RUN_STATE_SUCCEEDED}
     assert {(child.run.depth, child.run.tenant, child.run.project) for child in children} == {(1, run.tenant, run.project)}
