@@ -61,7 +61,7 @@ def _no_gate_lock() -> None:
 
 
 def _unknown_is_repeated() -> None:
-    _swap(admission, "admit", "IN ('failed', 'not_sent', 'absent')", "IN ('failed', 'not_sent', 'absent', 'unknown')")()
+    _swap(admission, "admit", "'absent', 'proposed')", "'absent', 'proposed', 'unknown')")()
 
 
 def _settles_at_once() -> None:
