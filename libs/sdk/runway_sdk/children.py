@@ -5,6 +5,7 @@ wrong: a spawn that is refused. It is told where the children are joined, as `re
 ChildrenFailed.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -144,7 +145,7 @@ class ChildrenFailed(StepFailed):
         self.joined = joined
 
 
-class ChildContext:
+class ChildContext(ABC):
     """What of a step's Context is about children."""
 
     run_id: str
@@ -152,13 +153,15 @@ class ChildContext:
     _connection: Connection
     _waits: StepWaits
 
+    @abstractmethod
     async def _leased(
         self, method: Callable[..., Awaitable[Any]], request: Any, call_s: float, end: float | None = None
     ) -> Any:
-        raise NotImplementedError
+        """A call under the attempt's lease."""
 
+    @abstractmethod
     def _token(self) -> bytes:
-        raise NotImplementedError
+        """The lease's present token."""
 
     async def spawn(
         self, workflow: str, input: Any = None, *, group: str = "", independent: bool = False, slot: str = "", **limits: Any

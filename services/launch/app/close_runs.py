@@ -9,7 +9,7 @@ from uuid import UUID
 from services.launch.app.decide_outcomes import decide_and_store
 from services.launch.app.end_children import end_children
 from services.launch.domain.adopting import settle_told, tell_again
-from services.launch.domain.closing import Closing, Decided
+from services.launch.domain.closing import Closing, Decided, Lapse, Limit
 from services.launch.domain.run import FailureFacts, RunEventFacts, RunHead
 from services.launch.ports import Ports, Tx
 
@@ -41,18 +41,25 @@ async def _tell_again(ports: Ports, tx: Tx, asks: Sequence[tuple[RunHead, Closin
     )
 
 
-def _expired(run_id: UUID, why: str) -> Closing:
-    return Closing(run_id, "expired", b"", FailureFacts("deadline", why, "DEADLINE_EXCEEDED"), "deadline", why)
+_WHY = {
+    Limit.DEADLINE: "the run's deadline passed",
+    Limit.START: "nothing of the run has begun in time",
+    Limit.PAUSE: "the run was paused for longer than it may be",
+}
+
+
+def _expired(run_id: UUID, lapse: Lapse) -> Closing:
+    why = _WHY[lapse.limit]
+    return Closing(run_id, "expired", b"", FailureFacts("deadline", why, "DEADLINE_EXCEEDED"), "deadline", why, lapse)
 
 
 async def expire_runs(ports: Ports, limit: int = 500) -> int:
     """Closes runs whose deadline has passed, that nobody has begun in time, or that were paused for too long; how many."""
     now = ports.clock.now_ms()
-    asks = [_expired(run_id, "the run's deadline passed") for run_id in await ports.reads.due_runs(now, limit)]
-    asks += [_expired(run_id, "nothing of the run has begun in time") for run_id in await ports.reads.never_begun(now, limit)]
-    asks += [
-        _expired(run_id, "the run was paused for longer than it may be") for run_id in await ports.reads.paused_long(now, limit)
-    ]
-    if not asks:
-        return 0
-    return len(await close_runs(ports, asks))
+    found = {
+        Limit.DEADLINE: await ports.reads.due_runs(now, limit),
+        Limit.START: await ports.reads.never_begun(now, limit),
+        Limit.PAUSE: await ports.reads.paused_long(now, limit),
+    }
+    asks = [_expired(run_id, Lapse(kind, now)) for kind, run_ids in found.items() for run_id in run_ids]
+    return len(await close_runs(ports, asks)) if asks else 0

@@ -7,6 +7,7 @@ before quiesced; that would let an effect outlive its run's account.
 """
 
 from collections.abc import Sequence
+from enum import IntEnum
 from uuid import UUID
 
 from libs.kernel.epochs import next_epoch
@@ -14,9 +15,41 @@ from libs.kernel.values import value
 from services.launch.domain.run import DECIDED, TERMINAL, TERMINAL_OF, FailureFacts, RunHead, RunState
 
 
+class Limit(IntEnum):
+    """What a run may have outlived."""
+
+    DEADLINE = 1
+    START = 2
+    PAUSE = 3
+
+
+MOVING = frozenset({RunState.ACCEPTED, RunState.QUEUED, RunState.RUNNING, RunState.WAITING})
+"""States in which a deadline counts."""
+
+
+@value(frozen=True, slots=True)
+class Lapse:
+    """A limit that had passed when somebody looked, without a lock. Can go wrong: a run that moved on since; so it is judged
+    again behind the run's lock."""
+
+    limit: Limit
+    now_ms: int
+
+    def holds(self, head: RunHead) -> bool:
+        """Whether it has passed, as the run stands now."""
+        match self.limit:
+            case Limit.DEADLINE:
+                return head.state in MOVING and head.deadline_ms <= self.now_ms
+            case Limit.START:
+                return head.state in (RunState.ACCEPTED, RunState.QUEUED)
+            case Limit.PAUSE:
+                return head.state in (RunState.PAUSING, RunState.PAUSED) and head.pause_until_ms <= self.now_ms
+
+
 @value(frozen=True, slots=True)
 class Closing:
-    """An outcome to decide. `output` on success, `failure` else; `actor` and `reason` for the log."""
+    """An outcome to decide. `output` on success, `failure` else; `actor` and `reason` for the log; `lapse`: only if that
+    limit has passed still."""
 
     run_id: UUID
     outcome: str
@@ -24,6 +57,7 @@ class Closing:
     failure: FailureFacts | None
     actor: str
     reason: str
+    lapse: Lapse | None = None
 
 
 @value(frozen=True, slots=True)
@@ -37,8 +71,9 @@ class Decided:
 
 
 def decide_closing(head: RunHead, ask: Closing, incarnation: int) -> Decided | None:
-    """The run's closing under its next epoch; None when its outcome was decided before, which stands."""
-    if head.state in DECIDED:
+    """The run's closing under its next epoch; None when its outcome was decided before, which stands, or what it is for has
+    passed."""
+    if head.state in DECIDED or (ask.lapse is not None and not ask.lapse.holds(head)):
         return None
     state = RunState.CANCELLING if ask.outcome == "cancelled" else RunState.CLOSING
     return Decided(ask, head, state, next_epoch(head.epoch, incarnation))

@@ -4,6 +4,7 @@ Authoritative for nothing but the spelling: what is decided is in `domain`. Can 
 before it. Every method that writes says whose it needs.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from uuid import UUID
@@ -26,7 +27,7 @@ def _keys(keys: Sequence[SpawnKey]) -> tuple[list[UUID], list[str], list[str]]:
     return [run_id for run_id, _, _ in keys], [step for _, step, _ in keys], [slot for _, _, slot in keys]
 
 
-class ChildStatements:
+class ChildStatements(ABC):
     """What of a transaction is about children."""
 
     _tx: Tx
@@ -37,9 +38,9 @@ class ChildStatements:
             return {}
         return {row["run_id"]: rows.head(row) for row in await self._tx.fetch(_Q.lock_family, list(run_ids))}
 
+    @abstractmethod
     async def lock_heads(self, run_ids: Sequence[UUID]) -> dict[UUID, RunHead]:
         """Runs, locked in order."""
-        raise NotImplementedError
 
     async def lock_below(self, run_ids: Sequence[UUID]) -> dict[UUID, RunHead]:
         """All that came of these runs, which are locked: locked, in order, until nothing new is found."""
