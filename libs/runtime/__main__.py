@@ -6,7 +6,8 @@ import asyncio
 import sys
 from pathlib import Path
 
-from libs.runtime.dev import check_bind, run_dev
+from libs.runtime.dev import run_dev
+from libs.runtime.dev_addresses import check_bind
 from libs.runtime.process import parse_services, run
 
 

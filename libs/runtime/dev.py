@@ -16,7 +16,6 @@ import os
 import secrets
 import shutil
 import signal
-import socket
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -25,10 +24,11 @@ from pathlib import Path
 
 from runway.launch.v1 import admin_service_pb2, admin_service_pb2_grpc
 
-from libs.embedded import EmbeddedError, EmbeddedEtcd, EmbeddedPostgres, dies_with_the_owner, free_port
+from libs.embedded import EmbeddedError, EmbeddedEtcd, EmbeddedPostgres, dies_with_the_owner
 from libs.embedded.process import FolderLock
 from libs.migrate import migrate, provision
 from libs.rpc.channels import open_channel
+from libs.runtime.dev_addresses import groups_of, is_free, new_address
 from libs.runtime.service import SERVICES
 
 TENANT = "default"
@@ -57,22 +57,6 @@ class HostProcess:
     ready: asyncio.Event = field(default_factory=asyncio.Event)
 
 
-def _address() -> str:
-    return f"127.0.0.1:{free_port()}"
-
-
-def _is_free(address: str) -> bool:
-    """Whether nobody listens there."""
-    host, _, port = address.rpartition(":")
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind((host, int(port)))
-        except (OSError, ValueError):
-            return False
-    return True
-
-
 class DevStack:
     """Starts, watches and stops an installation in a folder."""
 
@@ -81,7 +65,7 @@ class DevStack:
         self._form = form
         self._stopping = False
         self._broken = asyncio.Event()
-        self.hosts = [HostProcess(tuple(group), _address(), _address(), _address()) for group in groups]
+        self.hosts = [HostProcess(tuple(group), new_address(), new_address(), new_address()) for group in groups]
         self._public = public
         self._lock = FolderLock(self.folder / MARK)
         self._postgres: EmbeddedPostgres | None = None
@@ -123,7 +107,7 @@ class DevStack:
             kept = {}
         for host in self.hosts:
             known = kept.get("+".join(host.services), [])
-            if len(known) == 3 and all(_is_free(address) for address in known):
+            if len(known) == 3 and all(is_free(address) for address in known):
                 host.public, host.control, host.leaf = known
         if self._public:
             self.hosts[0].public = self._public
@@ -163,7 +147,7 @@ class DevStack:
             if watch is not None:
                 watch.cancel()
             await self._end(host)
-            host.public, host.control, host.leaf = _address(), _address(), _address()
+            host.public, host.control, host.leaf = new_address(), new_address(), new_address()
         if self._public:
             self.hosts[0].public = self._public
         self._environ = self._surroundings(urls, endpoints, secret)
@@ -357,20 +341,6 @@ class DevStack:
             with contextlib.suppress(ProcessLookupError):
                 process.kill()
             await process.wait()
-
-
-def groups_of(split: Sequence[str]) -> list[list[str]]:
-    """Processes: all services in one, but each of `split` in its own (`all`: six processes)."""
-    apart = list(SERVICES) if list(split) == ["all"] else [name for name in SERVICES if name in split]
-    together = [name for name in SERVICES if name not in apart]
-    return ([together] if together else []) + [[name] for name in apart]
-
-
-def check_bind(public: str) -> None:
-    """Refuses what is no address; empty is none given."""
-    host, _, port = public.rpartition(":")
-    if public and not (host and port.isascii() and port.isdigit() and 0 < int(port) < 65536):
-        raise ValueError(f"--bind is HOST:PORT, for example 127.0.0.1:7400; not {public}")
 
 
 async def run_dev(folder: Path, *, fresh: bool, split: Sequence[str], public: str, form: str) -> int:

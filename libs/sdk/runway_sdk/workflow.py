@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import lru_cache
-from typing import Any, Literal, overload
+from typing import Any, overload
 
 from google.protobuf import json_format
 from google.protobuf.duration_pb2 import Duration
@@ -23,9 +23,12 @@ from runway.launch.v1 import workflow_pb2
 
 from runway_sdk.approvals import ApprovalRule
 from runway_sdk.context import Context
+from runway_sdk.policies import Edge as Edge
+from runway_sdk.policies import Join as Join
+from runway_sdk.policies import Retry as Retry
+from runway_sdk.policies import When as When
 from runway_sdk.sync_context import SyncContext
 
-When = Literal["success", "failure", "always"]
 _CONDITIONS = {
     "success": workflow_pb2.CONDITION_SUCCESS,
     "failure": workflow_pb2.CONDITION_FAILURE,
@@ -39,35 +42,6 @@ RESERVED: Mapping[str, Any] = {"item": None, "index": None, "failures": {}}
 
 class WorkflowError(Exception):
     """A workflow that cannot be: said when it is defined."""
-
-
-@dataclass(frozen=True, slots=True)
-class Retry:
-    """What follows a failed attempt; `on` names failure classes (lost attempts are always retried)."""
-
-    max_attempts: int = 3
-    initial: timedelta = timedelta(milliseconds=200)
-    multiplier: float = 2.0
-    longest: timedelta = timedelta(seconds=60)
-    on: Sequence[str] = ("transient", "infrastructure", "attempt")
-
-
-@dataclass(frozen=True, slots=True)
-class Edge:
-    """What an edge wants of its predecessor: how it ended, and a CEL condition over `run`, `steps` and `step`."""
-
-    when: When = "success"
-    condition: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Join:
-    """How needs join, where no preset says it: how many must hold (0: all), what one that does not hold does (`fail`, `count`,
-    `ignore`), and what becomes of the rest (`await`, `cancel`, `leave`)."""
-
-    need: int = 0
-    on_failure: Literal["fail", "count", "ignore"] = "count"
-    rest: Literal["await", "cancel", "leave"] = "await"
 
 
 @dataclass(frozen=True, slots=True)
