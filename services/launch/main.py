@@ -55,7 +55,7 @@ from services.launch.store.retention import LaunchRetention
 from services.launch.store.scopes import ScopeStore
 from services.launch.store.tenancy import TenancyStore
 from services.launch.store.transaction import LaunchDatabase
-from services.launch.translate import parse_spec
+from services.launch.translate_versions import parse_spec
 
 _BITS = {name: bit for bit, name in POINT_NAMES.items()}
 

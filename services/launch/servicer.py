@@ -14,7 +14,7 @@ from libs.rpc.batcher import Batcher
 from libs.rpc.identity import Caller, current_call
 from libs.rpc.items import item_error
 from libs.rpc.values import check_value
-from services.launch import translate, translate_children, translate_runs
+from services.launch import translate, translate_children, translate_runs, translate_versions
 from services.launch.app.cancel_runs import Cancel, Cancelled, cancel_runs
 from services.launch.app.check_schemas import refuse_misfit
 from services.launch.app.fork_runs import launch_of
@@ -78,22 +78,22 @@ class LaunchServicer(launch_service_pb2_grpc.LaunchServiceServicer):
         """See the contract."""
         caller = current_call().require_caller()
         project = project_of(caller, request.project)
-        translate.check_spec(request.spec)
-        message = translate.canonical_spec(request.spec)
-        spec, raw = translate.spec_of(message), translate.spec_bytes(message)
+        translate_versions.check_spec(request.spec)
+        message = translate_versions.canonical_spec(request.spec)
+        spec, raw = translate_versions.spec_of(message), translate_versions.spec_bytes(message)
         if request.validate_only:
             refuse_invalid(spec)
             version = Version(caller.tenant, project, spec.name, 0, digest(raw), raw, 0, spec)
-            return pb.PublishWorkflowVersionResponse(version=translate.version_message(version), created=False)
+            return pb.PublishWorkflowVersionResponse(version=translate_versions.version_message(version), created=False)
         version, created = await publish_version(self._ports, caller.tenant, project, spec, raw, caller.name or caller.key_id)
-        return pb.PublishWorkflowVersionResponse(version=translate.version_message(version), created=created)
+        return pb.PublishWorkflowVersionResponse(version=translate_versions.version_message(version), created=created)
 
     async def GetWorkflowVersion(self, request: pb.GetWorkflowVersionRequest, context: Any) -> pb.GetWorkflowVersionResponse:
         """See the contract."""
         caller = current_call().require_caller()
         workflow = translate.check_text(request.workflow, "workflow")
         version = await self._ports.catalogue.resolve(caller.tenant, project_of(caller, request.project), workflow)
-        return pb.GetWorkflowVersionResponse(version=translate.version_message(version))
+        return pb.GetWorkflowVersionResponse(version=translate_versions.version_message(version))
 
     async def ListWorkflowVersions(
         self, request: pb.ListWorkflowVersionsRequest, context: Any
@@ -101,14 +101,14 @@ class LaunchServicer(launch_service_pb2_grpc.LaunchServiceServicer):
         """See the contract."""
         caller = current_call().require_caller()
         size = translate.page_of(request.page_size, 50)
-        after = translate.parse_version_token(request.page_token)
+        after = translate_versions.parse_version_token(request.page_token)
         project = project_of(caller, request.project)
         found = await self._ports.catalogue.page(
             caller.tenant, project, translate.check_text(request.name, "name"), after, size + 1
         )
         token = f"{found[size - 1].name}@{found[size - 1].number}" if len(found) > size else ""
         return pb.ListWorkflowVersionsResponse(
-            versions=[translate.version_message(version) for version in found[:size]], next_page_token=token
+            versions=[translate_versions.version_message(version) for version in found[:size]], next_page_token=token
         )
 
     async def _ask(self, caller: Caller, request: pb.LaunchRunRequest) -> LaunchAsk:

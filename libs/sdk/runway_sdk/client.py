@@ -21,7 +21,6 @@ from runway.launch.v1 import launch_service_pb2 as pb
 from runway.launch.v1 import launch_service_pb2_grpc
 from runway.readiness.v1 import readiness_service_pb2 as rd
 from runway.readiness.v1 import readiness_service_pb2_grpc
-from runway.reconciler.v1 import reconciler_service_pb2 as rc
 from runway.reconciler.v1 import reconciler_service_pb2_grpc
 from runway.scheduler.v1 import scheduler_service_pb2 as sc
 from runway.scheduler.v1 import scheduler_service_pb2_grpc
@@ -30,6 +29,7 @@ from runway_sdk.approvals import Approvals
 from runway_sdk.connection import Connection, Target, find_target
 from runway_sdk.errors import RunwayError, Unavailable, error_of, item_error_of
 from runway_sdk.gather import Gather
+from runway_sdk.operation import Operation
 from runway_sdk.trees import Trees
 from runway_sdk.values import from_value, to_value
 from runway_sdk.waits import Waits
@@ -59,7 +59,7 @@ class RunFailed(Exception):
         super().__init__(f"run {run.run_id} {run.outcome}: {run.failure.message}")
 
 
-class Client:
+class Client(Operation):
     """A caller of one installation. Use it as an async context manager, or close it."""
 
     def __init__(self, target: Target | None = None) -> None:
@@ -371,37 +371,6 @@ class Client:
         except grpc.aio.AioRpcError as error:
             raise error_of(error) from None
         return b"".join(parts)
-
-    # -- operation
-
-    async def shards(self) -> list[sc.Shard]:
-        """The scheduler's shards."""
-        return list((await self._call(self._scheduler.ListShards, sc.ListShardsRequest())).shards)
-
-    async def workers(self) -> list[sc.Worker]:
-        """Worker processes seen lately."""
-        return await self._pages(self._scheduler.ListWorkers, lambda token: sc.ListWorkersRequest(page_token=token), "workers")
-
-    async def cases(self, run_id: str = "") -> list[rc.Case]:
-        """Effects whose outcome is or was unknown."""
-        return await self._pages(
-            self._reconciler.ListCases, lambda token: rc.ListCasesRequest(run_id=run_id, page_token=token), "cases"
-        )
-
-    async def resolve_case(self, case_id: str, *, happened: bool, reason: str, result: Any = None) -> rc.Case:
-        """An operator's decision about an effect that no look-up decides."""
-        state = rc.CASE_STATE_OBSERVED if happened else rc.CASE_STATE_ABSENT
-        request = rc.ResolveCaseRequest(case_id=case_id, state=state, reason=reason)
-        if happened:
-            request.result.CopyFrom(to_value(result, "result"))
-        case: rc.Case = (await self._call(self._reconciler.ResolveCase, request)).case
-        return case
-
-    async def stuck(self, older_than_ms: int = 60_000) -> rc.ListStuckWorkResponse:
-        """What stopped moving, by every service's own account."""
-        request = rc.ListStuckWorkRequest(older_than_ms=older_than_ms)
-        answer: rc.ListStuckWorkResponse = await self._call(self._reconciler.ListStuckWork, request)
-        return answer
 
 
 def _cured_by_time(refused: RunwayError) -> bool:

@@ -13,8 +13,8 @@ from runway_sdk.values import to_value
 
 from libs.fence.certificates import Rule, governing, inherited, rule_text, rules_of
 from services.launch.domain.workflow import violations
-from services.launch.translate import canonical_spec, spec_of
 from services.launch.translate_approvals import asked
+from services.launch.translate_versions import canonical_spec, spec_of
 
 pytestmark = pytest.mark.requirement("fx.approval")
 RUN = UUID(int=5)
