@@ -2,71 +2,19 @@
 paid."""
 
 import asyncio
-from collections.abc import AsyncIterator
 from datetime import timedelta
 from typing import Any
-from uuid import UUID
 
 import pytest
 from runway.events.v1 import events_pb2 as ev
 from runway.launch.v1 import launch_service_pb2 as pb
-from runway_sdk import (
-    ChildrenFailed,
-    Joined,
-    RequestIdReused,
-    RunStopped,
-    StepFailed,
-    VersionConflict,
-    Workflow,
-    step,
-    workflow,
-)
-from runway_sdk.errors import BudgetExhausted
 
 from libs.kernel.refusal import unreachable
-from libs.testkit.fixtures import StackDatabase
 from libs.testkit.waiting import wait_until
-from tests.rpc.children.room import APPLIED, RETRY, Room, opened_room
+from tests.rpc.children.room import APPLIED, Room
+from tests.rpc.children.trees_room import OPEN, PLAIN, bytes_of, parent, returned, room
 
-OPEN = pb.RUN_STATE_ACCEPTED
-
-
-@step(key="act", tools=["http.request", "git.push"])
-async def act(run: Any) -> Any:
-    return run
-
-
-@step(key="act", tools=["http.request"], models=["small"])
-async def narrow(run: Any) -> Any:
-    return run
-
-
-@step(key="act")
-async def plain(run: Any) -> int:
-    return 1
-
-
-FLOWS: list[Workflow] = [
-    workflow("parent", steps=[act], independent_children=True),
-    workflow("strict", steps=[act], max_children=3, max_child_depth=1),
-    workflow("child", steps=[narrow]),
-    workflow("plain", steps=[plain]),
-    workflow("typed", steps=[plain], input=int, promises=int),
-]
-PLAIN = {"workflow": "plain"}
-
-
-@pytest.fixture
-async def room(stack_db: StackDatabase) -> AsyncIterator[Room]:
-    async with opened_room(stack_db) as made:
-        for flow in FLOWS:
-            await made.client.publish(flow)
-        yield made
-
-
-async def parent(room: Room, **limits: Any) -> str:
-    run = await room.client.launch("parent", None, **({"budget_micros": 1_000} | limits))
-    return str(run.run_id)
+__all__ = ["room"]
 
 
 @pytest.mark.requirement("child.bounded")
@@ -201,7 +149,7 @@ async def test_losers_are_cancelled_and_every_point_holds_it_before_the_parent_g
     told = await room.answer(top)
     assert told["met"] is met
     raised = {gate.run_id for request in room.scheduler.raised for gate in request.gates}
-    assert {_bytes(child) for child in children[1:]} <= raised
+    assert {bytes_of(child) for child in children[1:]} <= raised
     losers = await room.settled(*children[1:])
     assert [run.outcome for run in losers] == ["cancelled", "cancelled"]
 
@@ -209,17 +157,13 @@ async def test_losers_are_cancelled_and_every_point_holds_it_before_the_parent_g
 async def quiet(room: Room, run_id: str) -> None:
     """The scheduler says that nothing of the run is left there."""
     epoch = (await room.client.get(run_id)).epoch
-    await room.tell(ev.Event(point_quiesced=ev.PointQuiesced(run_id=_bytes(run_id), point="scheduler", epoch=epoch)))
+    await room.tell(ev.Event(point_quiesced=ev.PointQuiesced(run_id=bytes_of(run_id), point="scheduler", epoch=epoch)))
 
 
 async def _elsewhere(room: Room, run_id: str) -> bool:
     """Every point but the scheduler holds the run's end."""
     receipts = (await room.client.get(run_id)).receipts
     return all(receipt.quiesced for receipt in receipts if receipt.point != "scheduler")
-
-
-def _bytes(run_id: str) -> bytes:
-    return bytes.fromhex(run_id.replace("-", ""))
 
 
 @pytest.mark.requirement("child.join")
@@ -251,12 +195,8 @@ async def test_a_cancel_reaches_all_below_and_what_is_independent_stays(room: Ro
     assert (await room.client.get(apart)).state == OPEN
     again = await room.client.cancel(top)
     assert (again.phase, again.descendants.quiesced) == (pb.CANCEL_PHASE_QUIESCED, 3)
-    await wait_until(lambda: _returned(room), what="slices that came back")
+    await wait_until(lambda: returned(room), what="slices that came back")
     await room.sums()
-
-
-async def _returned(room: Room) -> bool:
-    return not await room.gateway.fetch("SELECT FROM delegation WHERE returned_ms = 0")
 
 
 @pytest.mark.requirement("run.terminal")
@@ -267,10 +207,10 @@ async def test_a_parent_is_not_terminal_before_its_children(room: Room) -> None:
     answer = await room.client.cancel(top)
     assert (answer.phase, answer.descendants.enforced, answer.descendants.quiesced) == (pb.CANCEL_PHASE_ENFORCED, 1, 0)
     epoch = (await room.client.get(top)).epoch
-    await room.tell(ev.Event(point_quiesced=ev.PointQuiesced(run_id=_bytes(top), point="scheduler", epoch=epoch)))
+    await room.tell(ev.Event(point_quiesced=ev.PointQuiesced(run_id=bytes_of(top), point="scheduler", epoch=epoch)))
     assert (await room.client.get(top)).state == pb.RUN_STATE_CLOSING
     epoch = (await room.client.get(child)).epoch
-    await room.tell(ev.Event(point_quiesced=ev.PointQuiesced(run_id=_bytes(child), point="scheduler", epoch=epoch)))
+    await room.tell(ev.Event(point_quiesced=ev.PointQuiesced(run_id=bytes_of(child), point="scheduler", epoch=epoch)))
     ended = await room.settled(child, top)
     assert [run.state for run in ended] == [pb.RUN_STATE_CANCELLED] * 2
 
@@ -309,126 +249,3 @@ async def test_a_pause_reaches_all_below_and_so_does_the_resume(room: Room) -> N
 
 async def _state(room: Room, run_id: str, state: Any) -> bool:
     return bool((await room.client.get(run_id)).state == state)
-
-
-@pytest.mark.requirement("child.bounded")
-async def test_a_spawn_beside_a_cancel_leaves_no_orphan(room: Room) -> None:
-    for number in range(40):
-        top = await parent(room)
-        event = room.spawn_event(top, [PLAIN | {"budget": {"micros": 10}}] * 3)
-
-        async def cancel(top: str = top, number: int = number) -> None:
-            for _ in range(number % 5):
-                await asyncio.sleep(0)
-            await room.client.cancel(top)
-
-        await asyncio.gather(room.tell(event), cancel())
-        children = await room.client.trees.children(top)
-        assert len(children) in (0, 3)
-        ended = await room.settled(top, *(child.run.run_id for child in children))
-        assert {run.outcome for run in ended} == {"cancelled"}
-    await wait_until(lambda: _returned(room), what="slices that came back")
-    await room.sums()
-    assert (await room.client.trees.tenant_budget()).reserved_micros == 0
-
-
-@pytest.mark.requirement("gw.budget")
-async def test_a_spawn_whose_gateway_is_away_is_told_again_and_takes_its_slice_once(
-    room: Room, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    top = await parent(room)
-    event = room.spawn_event(top, [PLAIN | {"budget": {"micros": 400}}])
-    real = type(room.host.peers).ask
-    lost = []
-
-    async def ask(self: Any, call: Any, request: Any, **more: Any) -> Any:
-        answer = await real(self, call, request, **more)
-        if type(request).__name__ == "TakeSlicesRequest" and not lost:
-            lost.append(answer)
-            raise unreachable("the gateway")
-        return answer
-
-    monkeypatch.setattr(type(room.host.peers), "ask", ask)
-    assert await room.tell(event) == [RETRY]
-    assert await room.client.trees.children(top) == []
-    assert await room.tell(event) == [APPLIED]
-    assert [node.delegated_micros for node in await room.nodes(top)] == [400, 0]
-    assert (await room.nodes(top))[0].free_micros == 600
-    await room.sums()
-
-
-@pytest.mark.requirement("gw.budget")
-@pytest.mark.requirement("cmd.conditional")
-async def test_a_budget_is_raised_once_and_a_childs_out_of_its_parents(room: Room) -> None:
-    top = await parent(room)
-    (child,) = await room.spawn(top, {"workflow": "child", "budget": {"micros": 400}})
-    assert (await room.client.trees.raise_budget(top, 500, request_id="r1")).budget.micros == 1_500
-    assert (await room.client.trees.raise_budget(top, 500, request_id="r1")).budget.micros == 1_500
-    with pytest.raises(RequestIdReused):
-        await room.client.trees.raise_budget(top, 501, request_id="r1")
-    with pytest.raises(VersionConflict):
-        await room.client.trees.raise_budget(top, 1, expected_version=1)
-    await wait_until(lambda: _free(room, top, 1_100), what="the gateway's envelope")
-    assert (await room.client.trees.raise_budget(child, 1_000)).budget.micros == 1_400
-    with pytest.raises(BudgetExhausted):
-        await room.client.trees.raise_budget(child, 200)
-    with pytest.raises(BudgetExhausted):
-        await room.client.trees.raise_budget(top, 10**12)
-    await room.sums()
-    assert [(node.granted_micros, node.delegated_micros) for node in await room.nodes(top)] == [(1_500, 1_400), (1_400, 0)]
-    await room.finish(child)
-    await room.settled(child)
-    await wait_until(lambda: _free(room, top, 1_500), what="what came back")
-    with pytest.raises(RunStopped):
-        await room.client.trees.raise_budget(child, 1)
-    await room.sums()
-
-
-async def _free(room: Room, run_id: str, micros: int) -> bool:
-    return bool((await room.nodes(run_id))[0].free_micros == micros)
-
-
-@pytest.mark.requirement("money.settle")
-async def test_what_was_used_beyond_a_slice_is_visible_and_the_ledgers_sum(room: Room) -> None:
-    top = await parent(room)
-    (child,) = await room.spawn(top, {"workflow": "child", "budget": {"micros": 400}})
-    await room.client.trees.tree(top)
-    fact = ev.UsageSettled(run_id=_bytes(child), sequence=1, used_micros=450, used_tokens=1)
-    await room.tell(ev.Event(usage_settled=fact))
-    await room.finish(child)
-    await room.settled(child)
-    await wait_until(lambda: _free(room, top, 550), what="what the child used counts for its parent")
-    node = (await room.nodes(top))[1]
-    assert (node.granted_micros, node.used_micros) == (400, 450)
-    kinds = await room.launch.fetch("SELECT kind, micros FROM ledger_posting WHERE run_id = $1 ORDER BY kind", UUID(child))
-    assert [(row["kind"], row["micros"]) for row in kinds] == [("delegate", 400), ("overrun", 50), ("settle", 400)]
-    assert not await room.launch.fetch("SELECT FROM tenant WHERE reserved_micros < 0")
-    await room.finish(top)
-    await room.settled(top)
-    budget = await room.client.trees.tenant_budget()
-    assert (budget.reserved_micros, budget.spent_micros) == (0, 450)
-
-
-def test_steps_fail_by_a_class_that_is_not_retried() -> None:
-    refused = [{"slot": "s", "children": 2, "class": "budget", "type": "BUDGET_EXHAUSTED", "message": "no"}]
-    assert ChildrenFailed(Joined(False, 2, 0, 0, 0, 2, [], refused)).failure_class == "budget"
-    assert isinstance(ChildrenFailed(Joined(False, 2, 1, 1, 0, 0, [])), StepFailed)
-    assert ChildrenFailed(Joined(False, 2, 1, 1, 0, 0, [])).failure_class == "policy"
-
-
-@pytest.mark.requirement("money.settle")
-async def test_a_slice_that_comes_back_twice_comes_back_once_and_an_unknown_one_counts_what_it_used(room: Room) -> None:
-    top = await parent(room)
-    (child,) = await room.spawn(top, {"workflow": "child", "budget": {"micros": 400}})
-    assert await room.spend(child, 150)
-    await room.finish(child)
-    await room.settled(child)
-    await wait_until(lambda: _free(room, top, 850), what="what came back")
-    (row,) = await room.gateway.fetch("SELECT delegation FROM delegation")
-    again = ev.Event(slice_returned=ev.SliceReturned(run_id=_bytes(top), delegation=row["delegation"], spent_micros=150))
-    lost = ev.Event(slice_returned=ev.SliceReturned(run_id=_bytes(top), delegation=b"x" * 32, spent_micros=50))
-    told = await room.tell(again, again, lost, lost, ev.Event(), service="gateway")
-    assert told[:4] == [APPLIED] * 4
-    assert told[4] not in (APPLIED, RETRY)
-    assert (await room.nodes(top))[0].free_micros == 800
-    await room.sums()
