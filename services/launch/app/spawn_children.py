@@ -96,8 +96,11 @@ async def _prepare(ports: Ports, parent: RunHead, ask: SpawnAsk) -> _Prepared:
     policy = policy_of(parent, pin, limits.max_children, limits.max_child_depth)
     versions: list[Version] = []
     try:
+        names = dict.fromkeys(child.workflow for child in ask.children)
+        # once a name: a version that is published meanwhile must not divide the children of one command
+        named = {name: await ports.catalogue.resolve(parent.tenant, parent.project, name) for name in names}
         for place, child in enumerate(ask.children):
-            version = await ports.catalogue.resolve(parent.tenant, parent.project, child.workflow)
+            version = named[child.workflow]
             if version.spec.input_schema:
                 refuse_misfit(version.spec.input_schema, ports.notices.plain(child.input), f"children[{place}].input")
             versions.append(version)

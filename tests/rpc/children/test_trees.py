@@ -8,11 +8,14 @@ from typing import Any
 import pytest
 from runway.events.v1 import events_pb2 as ev
 from runway.launch.v1 import launch_service_pb2 as pb
+from runway_sdk import workflow
 
 from libs.kernel.refusal import unreachable
 from libs.testkit.waiting import wait_until
+from services.launch.domain.facts import Version
+from services.launch.store.catalogue import CatalogueStore
 from tests.rpc.children.room import APPLIED, Room
-from tests.rpc.children.trees_room import OPEN, PLAIN, bytes_of, parent, returned, room
+from tests.rpc.children.trees_room import OPEN, PLAIN, bytes_of, parent, plain, returned, room
 
 __all__ = ["room"]
 
@@ -33,6 +36,27 @@ async def test_a_child_has_no_more_than_its_parent(room: Room) -> None:
     told = {event.run_launched.run_id.hex(): event.run_launched for event in await room.readiness.wait_for("run_launched", 3)}
     assert list(told[wide.replace("-", "")].capabilities) == ["tool:http.request"]
     assert {fact.launched_by for fact in told.values()} == {"tests"}
+
+
+@pytest.mark.requirement("wf.pin")
+async def test_a_version_that_is_published_meanwhile_does_not_divide_the_children_of_one_command(
+    room: Room, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    resolve = CatalogueStore.resolve
+
+    async def published_after(self: CatalogueStore, tenant: str, project: str, name: str) -> Version:
+        found = await resolve(self, tenant, project, name)
+        if name == "plain":
+            await room.client.publish(workflow("plain", steps=[plain], description=f"number {len(asked)}"))
+            asked.append(name)
+        return found
+
+    asked: list[str] = []
+    top = await parent(room)
+    monkeypatch.setattr(CatalogueStore, "resolve", published_after)
+    made = await room.spawn(top, PLAIN, PLAIN, PLAIN)
+    versions = {(await room.client.get(run_id)).workflow.digest for run_id in made}
+    assert (len(versions), asked) == (1, ["plain"])
 
 
 @pytest.mark.requirement("child.bounded")
