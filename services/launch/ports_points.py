@@ -13,11 +13,6 @@ from services.launch.domain.facts import (
     Waiting,
 )
 from services.launch.domain.pausing import Moved
-from services.launch.ports_children import ChildReads as ChildReads
-from services.launch.ports_children import Envelopes as Envelopes
-from services.launch.ports_tenancy import Catalogue as Catalogue
-from services.launch.ports_tenancy import Projects as Projects
-from services.launch.ports_tenancy import Tenancy as Tenancy
 
 
 class Points(Protocol):
