@@ -37,8 +37,8 @@ async def test_at_the_cap_a_step_waits_and_goes_on_when_the_budget_is_raised(ben
         assert (blocker.code, blocker.detail["reason"]) == ("WAITS_FOR", "budget")
         assert "runway budget raise" in blocker.remedy
         assert waiting.state == pb.RUN_STATE_WAITING
+        attempts = len(await bench.client.attempts(run.run_id))  # before the raise: the next may begin while it answers
         await bench.client.trees.raise_budget(run.run_id, 100)
-        attempts = len(await bench.client.attempts(run.run_id))
         await wait_until(lambda: _more(bench, run.run_id, attempts), what="another attempt, which is too poor still")
         await bench.waiting(run.run_id, "budget")
         await bench.client.trees.raise_budget(run.run_id, 2 * CALL_MICROS)

@@ -35,7 +35,7 @@ from services.checkpoint import translate as checkpoint
 from services.gateway import translate as gateway
 from services.gateway.domain.arguments import canonical, parse
 from services.launch import consumers as launch_events
-from services.launch import translate as launch
+from services.launch import translate_versions as launch
 from services.readiness import consumers as readiness_events
 from services.reconciler import consumers as reconciler_events
 from services.reconciler import translate as reconciler
