@@ -25,6 +25,11 @@ def oldest(at_ms: int) -> UUID:
     return UUID(int=max(at_ms, 0) << 80)
 
 
+def interval_ms(keep_ms: int) -> int:
+    """How often it is looked for what was kept for so long: a tenth of it, within a second and a minute."""
+    return max(1_000, min(LONGEST_PAUSE_MS, keep_ms // 10))
+
+
 def forgetting(forget: Forget, clock: Clock, retention_ms: int) -> Every:
     """The loop of a service."""
 
@@ -32,4 +37,4 @@ def forgetting(forget: Forget, clock: Clock, retention_ms: int) -> Every:
         while await forget(oldest(clock.now_ms() - retention_ms), BATCH) == BATCH:
             continue
 
-    return Every(max(1_000, min(LONGEST_PAUSE_MS, retention_ms // 10)), run, "forget_runs")
+    return Every(interval_ms(retention_ms), run, "forget_runs")

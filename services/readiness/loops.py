@@ -6,6 +6,7 @@ from uuid import UUID
 from runway.internal.inbox.v1 import inbox_pb2
 
 from libs.pg import Database
+from libs.runtime.retention import interval_ms
 from libs.runtime.sender import stuck_outbox
 from libs.runtime.service import Every
 from services.readiness.app.apply_facts import fire_retries
@@ -39,8 +40,8 @@ def loops(ports: Ports, house: HouseKeeping, settings: ReadinessSettings) -> lis
 
     return [
         Every(settings.retry_poll_ms, retry, "fire_retries"),
-        Every(60_000, forget, "forget_closed"),
-        Every(60_000, forget_signals, "forget_signals"),
+        Every(interval_ms(settings.early_keep_ms), forget, "forget_closed"),
+        Every(interval_ms(settings.signal_keep_ms), forget_signals, "forget_signals"),
     ]
 
 

@@ -71,13 +71,17 @@ class Room:
 
 
 @pytest.fixture
-async def room(stack_db: StackDatabase) -> AsyncIterator[Room]:
+async def room(stack_db: StackDatabase, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Room]:
+    environ = getattr(request, "param", {})
+    for name, text in environ.items():
+        monkeypatch.setenv(name, text)
     urls = await stack_db(["launch", "readiness"])
     scheduler, clock = Peer("scheduler"), ManualClock()
     async with AsyncExitStack() as stack:
         db = await asyncpg.connect(urls["readiness"])
         stack.push_async_callback(db.close)
-        host = await stack.enter_async_context(running_host(["launch", "readiness"], urls, peers=[scheduler], clock=clock))
+        both = running_host(["launch", "readiness"], urls, peers=[scheduler], environ=environ, clock=clock)
+        host = await stack.enter_async_context(both)
         client = await stack.enter_async_context(Client(Target(host.addresses.public, await make_key(host))))
         await client.publish(ONE)
         yield Room(host, client, scheduler, db, clock, urls)

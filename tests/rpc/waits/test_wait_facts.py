@@ -21,6 +21,8 @@ from tests.rpc.waits.room import APPLIED, HOUR_MS, INPUT, RETRY, WAIT, Room, ask
 
 _Q = Queries.load(Path(__file__).parents[3] / "services" / "readiness" / "store" / "sql" / "waits.sql")
 __all__ = ["room"]
+KEPT_20_S = {"RUNWAY_RETENTION_MS": "20000", "RUNWAY_READINESS_SIGNAL_KEEP_MS": "20000"}
+"""And looked at every two seconds, so that a test sees rows go."""
 
 
 @pytest.mark.requirement("step.wait")
@@ -261,6 +263,7 @@ async def test_what_cannot_be_read_ends_the_wait_as_refused(room: Room) -> None:
 
 
 @pytest.mark.requirement("step.wait")
+@pytest.mark.parametrize("room", [KEPT_20_S], indirect=True, ids=["kept-20-s"])
 async def test_a_cancel_ends_the_wait_and_rows_go_with_their_run(room: Room) -> None:
     run = await room.launch()
     await room.tell(asks(run, "e", {"event": "go", "correlation": "c", "timeout_ms": 1_000}), yields(run, 1, "e"))
@@ -283,7 +286,7 @@ async def test_a_cancel_ends_the_wait_and_rows_go_with_their_run(room: Room) -> 
         waits = await store.fetchval("SELECT count(*) FROM wait")
         return waits + await store.fetchval("SELECT count(*) FROM signal") == 0
 
-    await wait_until(forgotten, timeout_s=90, what="rows that go with their run")
+    await wait_until(forgotten, timeout_s=20, what="rows that go with their run")
 
 
 @pytest.mark.requirement("run.input")
