@@ -63,7 +63,7 @@ async def compose(host: Host) -> Service:
             await database.close()
 
     async def healthy() -> bool:
-        return await db.ping() and await probe.writable()
+        return await db.answers() and await probe.writable()
 
     return Composed(
         name="checkpoint",

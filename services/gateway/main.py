@@ -127,7 +127,7 @@ async def compose(host: Host) -> Service:
     long_ms = MAX_WAIT_MS + 5_000
     return Composed(
         name="gateway",
-        healthy=db.ping,
+        healthy=db.answers,
         servicers=_servicers(ports, Invoker(ports, calls, intents, cold, buckets), kept, buckets, MeterStore(db)),
         inbox=lambda raws: consumers.apply(ports, raws),
         stuck=GatewayStuck(ports, db).list_stuck,

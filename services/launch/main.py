@@ -131,7 +131,7 @@ async def compose(host: Host) -> Service:
 
     return Composed(
         name="launch",
-        healthy=db.ping,
+        healthy=db.answers,
         servicers=[
             Mounted(add_LaunchServiceServicer_to_server, servicer, "runway.launch.v1.LaunchService"),
             Mounted(add_ApprovalServiceServicer_to_server, approvals, "runway.launch.v1.ApprovalService"),

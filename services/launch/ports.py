@@ -17,7 +17,7 @@ from services.launch.domain.children import (
     JoinedFacts,
     SliceBack,
 )
-from services.launch.domain.closing import Closing, Decided, Progress
+from services.launch.domain.closing import Closing, Decided, Limit, Progress
 from services.launch.domain.facts import (
     FirstReceipt,
     Notice,
@@ -212,16 +212,8 @@ class Reads(Protocol):
         """Log entries after a sequence, in order."""
         ...
 
-    async def due_runs(self, now_ms: int, limit: int) -> list[UUID]:
-        """Undecided runs whose deadline has passed."""
-        ...
-
-    async def never_begun(self, now_ms: int, limit: int) -> list[UUID]:
-        """Runs that nobody has begun in time."""
-        ...
-
-    async def paused_long(self, now_ms: int, limit: int) -> list[UUID]:
-        """Runs that are paused for longer than they may be."""
+    async def overdue_runs(self, now_ms: int, limit: int) -> list[tuple[UUID, Limit]]:
+        """Undecided runs that have outlived a limit, and which: of each limit so many."""
         ...
 
     async def idle_runs(self, before_ms: int, limit: int) -> list[tuple[UUID, int]]:

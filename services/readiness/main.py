@@ -56,7 +56,7 @@ async def compose(host: Host) -> Service:
 
     return Composed(
         name="readiness",
-        healthy=db.ping,
+        healthy=db.answers,
         servicers=[
             Mounted(add_ReadinessServiceServicer_to_server, servicer, "runway.readiness.v1.ReadinessService"),
             Mounted(

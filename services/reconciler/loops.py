@@ -13,6 +13,8 @@ from services.reconciler.settings import ReconcilerSettings
 
 IDLE_SHARE = 10
 """How much more seldom the other workers look by themselves, in case the watching one hangs."""
+QUIET_SHARE = 5
+"""How much more seldom the watching one looks while nothing is due sooner: another replica may have opened a case."""
 
 
 class Wake:
@@ -33,7 +35,13 @@ def loops(ports: Ports, wake: Wake, settings: ReconcilerSettings) -> list[Loop |
     def worker(place: int, woken: asyncio.Event) -> Loop:
         # One of them watches for what becomes due by time, and wakes the others when there is something.
         watches = place == 0
-        interval_s = settings.poll_interval_ms / 1000 * (1 if watches else IDLE_SHARE)
+
+        async def pause_s() -> float:
+            if not watches:
+                return settings.poll_interval_ms / 1000 * IDLE_SHARE
+            due_ms = await ports.cases.next_due()
+            left_ms = due_ms - ports.clock.now_ms() if due_ms is not None else settings.poll_interval_ms * QUIET_SHARE
+            return min(max(left_ms, settings.poll_interval_ms), settings.poll_interval_ms * QUIET_SHARE) / 1000
 
         async def run() -> None:
             while True:
@@ -42,7 +50,7 @@ def loops(ports: Ports, wake: Wake, settings: ReconcilerSettings) -> list[Loop |
                     if watches:
                         wake()
                 try:
-                    async with asyncio.timeout(interval_s):
+                    async with asyncio.timeout(await pause_s()):
                         await woken.wait()
                 except TimeoutError:
                     continue

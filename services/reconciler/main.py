@@ -38,7 +38,7 @@ async def compose(host: Host) -> Service:
     wake = Wake(settings.workers)
     return Composed(
         name="reconciler",
-        healthy=db.ping,
+        healthy=db.answers,
         servicers=[
             Mounted(
                 add_ReconcilerServiceServicer_to_server, ReconcilerServicer(ports), "runway.reconciler.v1.ReconcilerService"

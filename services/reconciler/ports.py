@@ -31,6 +31,10 @@ class Cases(Protocol):
         off, a clock that jumped put off: it is due."""
         ...
 
+    async def next_due(self) -> int | None:
+        """When the next look-up is due, in ms since the Unix epoch; None where no case is open."""
+        ...
+
     async def change(self, lease: UUID, changes: Sequence[tuple[UUID, Change]], now_ms: int) -> None:
         """What look-ups did to the cases of this lease; one that was decided meanwhile stays as it is."""
         ...

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import itertools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
@@ -94,13 +95,13 @@ def loops(
     expiry = Expiry(control, book, doubts, settings.expiry_interval_ms)
 
     async def obey() -> None:
-        while True:
+        for turn in itertools.count():
             try:
                 async with asyncio.timeout(settings.notice_interval_ms / 1000):
                     await book.raised.wait()
             except TimeoutError:
                 pass
-            await look_for_raises(control, book)
+            await look_for_raises(control, book, turn)
             await look_at_awaited(control, book)
 
     noted: set[tuple[str, str]] = set()

@@ -295,7 +295,7 @@ async def compose(host: Host, settings: SchedulerSettings | None = None) -> Serv
             await database.close()
 
     async def healthy() -> bool:
-        return await db.ping() and leadership.healthy()
+        return await db.answers() and leadership.healthy()
 
     return Composed(
         name="scheduler",

@@ -53,13 +53,8 @@ def _expired(run_id: UUID, lapse: Lapse) -> Closing:
     return Closing(run_id, "expired", b"", FailureFacts("deadline", why, "DEADLINE_EXCEEDED"), "deadline", why, lapse)
 
 
-async def expire_runs(ports: Ports, limit: int = 500) -> int:
+async def expire_runs(ports: Ports, most: int = 500) -> int:
     """Closes runs whose deadline has passed, that nobody has begun in time, or that were paused for too long; how many."""
     now = ports.clock.now_ms()
-    found = {
-        Limit.DEADLINE: await ports.reads.due_runs(now, limit),
-        Limit.START: await ports.reads.never_begun(now, limit),
-        Limit.PAUSE: await ports.reads.paused_long(now, limit),
-    }
-    asks = [_expired(run_id, Lapse(kind, now)) for kind, run_ids in found.items() for run_id in run_ids]
+    asks = [_expired(run_id, Lapse(limit, now)) for run_id, limit in await ports.reads.overdue_runs(now, most)]
     return len(await close_runs(ports, asks)) if asks else 0

@@ -9,6 +9,7 @@ from uuid import UUID
 import asyncpg
 
 from libs.pg import Database, Queries, Statement
+from services.launch.domain.closing import Limit
 from services.launch.domain.facts import FirstReceipt, GateFacts, RunFilter, ScopeFacts
 from services.launch.domain.run import Run, RunEventFacts, RunState, mode_of
 from services.launch.store import rows
@@ -73,17 +74,9 @@ class LaunchReads:
         """Log entries in order."""
         return [rows.event(row) for row in await self._fetch(_Q.events, run_id, after, limit)]
 
-    async def due_runs(self, now_ms: int, limit: int) -> list[UUID]:
-        """Undecided, deadline passed."""
-        return [row["run_id"] for row in await self._fetch(_Q.due_runs, now_ms, limit)]
-
-    async def never_begun(self, now_ms: int, limit: int) -> list[UUID]:
-        """Not begun, and they should have been."""
-        return [row["run_id"] for row in await self._fetch(_Q.never_begun, now_ms, limit)]
-
-    async def paused_long(self, now_ms: int, limit: int) -> list[UUID]:
-        """Paused, for longer than they may be."""
-        return [row["run_id"] for row in await self._fetch(_Q.paused_long, now_ms, limit)]
+    async def overdue_runs(self, now_ms: int, limit: int) -> list[tuple[UUID, Limit]]:
+        """Implements the port."""
+        return [(row["run_id"], Limit(row["passed"])) for row in await self._fetch(_Q.overdue_runs, now_ms, limit)]
 
     async def idle_runs(self, before_ms: int, limit: int) -> list[tuple[UUID, int]]:
         """Accepted, not begun."""

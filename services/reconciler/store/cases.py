@@ -76,6 +76,11 @@ class CaseStore:
         put_off_ms, left_ms = now_ms + put_off_most_ms + SKEW_MS, until_ms + SKEW_MS
         return [_case(row) for row in await self._db.fetch(CASES.claim, lease, now_ms, until_ms, limit, put_off_ms, left_ms)]
 
+    async def next_due(self) -> int | None:
+        """Implements the port."""
+        found = await self._db.fetch(CASES.next_due)
+        return int(found[0]["next_ms"]) if found else None
+
     async def change(self, lease: UUID, changes: Sequence[tuple[UUID, Change]], now_ms: int) -> None:
         """What look-ups did."""
         await self._db.fetch(

@@ -246,6 +246,12 @@ class Book:
         places = (self.leases, self.parked, self.shelf.tickets, self.awaited, self.granting)
         return self.ready.get(key) is not None or any(key in place for place in places)
 
+    @property
+    def busy(self) -> bool:
+        """Whether any open ticket is known."""
+        places = (self.leases, self.ready, self.parked, self.shelf.tickets, self.awaited, self.unsure, self.granting, self.obey)
+        return any(len(place) for place in places)
+
     def correct(self, row: TicketRow) -> None:
         """A row that was read under its locks has a greater fence than the lease in memory: a commit of ours whose answer was
         lost had ended it."""

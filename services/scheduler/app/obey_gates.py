@@ -18,6 +18,8 @@ from services.scheduler.domain.ticket import End, Failure, Key, TicketRow, Ticke
 from services.scheduler.ports import Ports
 
 BATCH = 500
+SELDOM = 5
+"""So many times more seldom the table is read by who knows no ticket."""
 
 
 async def obey_gates(ports: Ports, book: Book, runs: Collection[UUID]) -> None:
@@ -27,12 +29,17 @@ async def obey_gates(ports: Ports, book: Book, runs: Collection[UUID]) -> None:
         await _obey(ports, book, ordered[start : start + BATCH])
 
 
-async def look_for_raises(ports: Ports, book: Book) -> None:
+async def look_for_raises(ports: Ports, book: Book, turn: int = 0) -> None:
     """Raises that another process committed, or that this one has not acted on.
 
-    What woke us is over whether or not we lead: or the loop would never wait again, and nothing else in the process would run.
+    Raises are noted only where a run has open tickets, and its leader knows those; while none is known there is little to look
+    for, and only each fifth `turn` does. What woke us is over whether or not we lead: or the loop would never wait again, and
+    nothing else in the process would run.
     """
+    woken = book.raised.is_set()
     book.raised.clear()
+    if not (woken or book.busy) and turn % SELDOM:
+        return
     epochs = book.led(range(64))
     if not epochs:
         return

@@ -23,8 +23,10 @@ class HoldStore:
 
     async def in_force(self) -> Holds:
         """The holds in force, and the revision of which they are."""
-        found = await self._db.fetch(_Q.read_holds)
-        stopped = {(row["kind"], row["scope_id"]): Mode(row["mode"]) for row in await self._db.fetch(_Q.read_stopped_scopes)}
+        found = await self._db.fetch(_Q.read_in_force)
+        stopped = {
+            (row["stopped"], row["stopped_id"]): Mode(row["stopped_mode"]) for row in found if row["stopped"] is not None
+        }
         return Holds((_hold(row) for row in found if row["hold_id"] is not None), found[0]["revision"], stopped)
 
     async def place(self, asked: Hold) -> Placed:

@@ -2,7 +2,6 @@
 
 import asyncio
 from datetime import timedelta
-from typing import Any
 from uuid import UUID
 
 import pytest
@@ -14,6 +13,7 @@ from runway_sdk.errors import RunwayError
 from libs.kernel.refusal import unreachable
 from libs.testkit.hosts import make_key
 from libs.testkit.waiting import wait_until
+from services.launch.domain.closing import Limit
 from services.launch.store.reads import LaunchReads
 from tests.rpc.launch.test_run_life import Bench, bench, finished, first_lease, kinds
 
@@ -176,22 +176,19 @@ async def test_a_run_that_moves_on_while_it_is_found_overdue_does_not_expire(
 ) -> None:
     """Whoever looks for overdue runs holds no lock: a resume, or a first lease, may come between the look and the decision."""
     resumed, begun = await running(bench), await bench.client.launch("pusher")
-    looked = {"paused_long": resumed.run_id, "never_begun": begun.run_id}
+    stale = [(UUID(resumed.run_id), Limit.PAUSE), (UUID(begun.run_id), Limit.START)]
     await bench.client.pause(resumed.run_id)
     await bench.client.resume(resumed.run_id)
     await bench.tell(first_lease(begun))
-    answered = dict.fromkeys(looked, 0)
+    answered = 0
 
-    def stale(name: str) -> Any:
-        async def found(self: LaunchReads, now_ms: int, limit: int) -> list[UUID]:
-            answered[name] += 1
-            return [UUID(looked[name])] if answered[name] < 3 else []
+    async def found(self: LaunchReads, now_ms: int, limit: int) -> list[tuple[UUID, Limit]]:
+        nonlocal answered
+        answered += 1
+        return stale if answered < 3 else []
 
-        return found
-
-    for name in looked:
-        monkeypatch.setattr(LaunchReads, name, stale(name))
-    await wait_until(lambda: min(answered.values()) >= 3, 10.0, what="two looks that were out of date")
+    monkeypatch.setattr(LaunchReads, "overdue_runs", found)
+    await wait_until(lambda: answered >= 3, 10.0, what="two looks that were out of date")
     for run in (resumed, begun):
         assert ((await bench.client.get(run.run_id)).state, (await bench.client.get(run.run_id)).outcome) == (
             pb.RUN_STATE_RUNNING,

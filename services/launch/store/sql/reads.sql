@@ -22,17 +22,14 @@ SELECT * FROM run
 SELECT run_id, sequence, at_ms, kind, state, step_key, actor, detail
   FROM run_event WHERE run_id = $1 AND sequence > $2 ORDER BY sequence LIMIT $3;
 
--- name: due_runs
--- Open runs whose deadline has passed; of those that are paused it stands still.
-SELECT run_id FROM run WHERE state < 5 AND deadline_ms <= $1 ORDER BY deadline_ms LIMIT $2;
-
--- name: never_begun
--- Runs that should have begun by now, and have not.
-SELECT run_id FROM run WHERE state IN (1, 2) AND start_by_ms > 0 AND start_by_ms <= $1 ORDER BY start_by_ms LIMIT $2;
-
--- name: paused_long
--- Runs that have been paused for longer than they may.
-SELECT run_id FROM run WHERE state IN (5, 6) AND pause_until_ms <= $1 ORDER BY pause_until_ms LIMIT $2;
+-- name: overdue_runs
+-- Open runs whose deadline has passed (of those that are paused it stands still), that should have begun by now and have not, that
+-- have been paused for longer than they may: by what has passed, the longest overdue of each first.
+(SELECT 1 AS passed, run_id FROM run WHERE state < 5 AND deadline_ms <= $1 ORDER BY deadline_ms LIMIT $2)
+UNION ALL
+(SELECT 2, run_id FROM run WHERE state IN (1, 2) AND start_by_ms > 0 AND start_by_ms <= $1 ORDER BY start_by_ms LIMIT $2)
+UNION ALL
+(SELECT 3, run_id FROM run WHERE state IN (5, 6) AND pause_until_ms <= $1 ORDER BY pause_until_ms LIMIT $2);
 
 -- name: idle_runs
 -- Accepted, and nobody has begun them. (The deadline is named so that the index of open runs serves this.)

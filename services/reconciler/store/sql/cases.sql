@@ -54,6 +54,10 @@ UPDATE effect_case AS c SET lease = $1, leased_until_ms = $3 FROM due WHERE c.ca
 RETURNING c.case_id, c.run_id, c.step_key, c.slot, c.dispatch, c.tenant, c.project, c.tool, c.state, c.lookups, c.failures, c.evidence,
           c.opened_ms, c.decided_ms, c.decided_by, c.reason, c.next_ms, c.effect_version, c.version;
 
+-- name: next_due
+-- When the next look-up is due; nothing where no case is open.
+SELECT next_ms FROM effect_case WHERE state = 1 ORDER BY next_ms LIMIT 1;
+
 -- name: change
 -- What look-ups did to the cases of lease $1. A case that its event decided the same way gets who and why; any other way it stays.
 WITH ask AS MATERIALIZED (

@@ -8,13 +8,13 @@ SELECT revision FROM hold_change FOR UPDATE;
 -- A change was made under the lock; its revision.
 UPDATE hold_change SET revision = revision + 1 RETURNING revision;
 
--- name: read_holds
--- The revision, and beside it the holds in force as of it: at least one row.
-SELECT c.revision, h.* FROM hold_change AS c LEFT JOIN hold AS h ON h.released_ms = 0;
-
--- name: read_stopped_scopes
--- Scopes that launch stopped, as this point holds them.
-SELECT kind, scope_id, mode FROM scope_fence WHERE mode > 0;
+-- name: read_in_force
+-- The revision, and beside it the holds in force as of it: at least one row. After them the scopes that launch stopped, as this
+-- point holds them.
+SELECT c.revision, h.*, NULL::text AS stopped, NULL::text AS stopped_id, NULL::smallint AS stopped_mode
+  FROM hold_change AS c LEFT JOIN hold AS h ON h.released_ms = 0
+UNION ALL
+SELECT c.revision, (NULL::hold).*, s.kind, s.scope_id, s.mode FROM hold_change AS c JOIN scope_fence AS s ON s.mode > 0;
 
 -- name: read_hold
 -- The hold in force on a name.
