@@ -11,7 +11,6 @@ confirmed, since WAL reaches a standby in order. Until one is, the database is n
 import asyncio
 import contextlib
 import logging
-import math
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from typing import Any, TypeVar, cast
@@ -148,7 +147,6 @@ class Database:
         self._expiry: asyncio.Task[None] | None = None
         self._doubts = Doubts() if observer else doubts_of(self._url)
         self._observer = observer
-        self._confirmed_at = -math.inf
 
     @property
     def incarnation(self) -> int:
@@ -264,7 +262,7 @@ class Database:
 
     async def answers(self, within_s: float = 0.8) -> bool:
         """Whether the database is known to answer: it confirmed something so lately, or does when it is asked now."""
-        if asyncio.get_running_loop().time() - self._confirmed_at <= within_s:
+        if asyncio.get_running_loop().time() - self._doubts.confirmed_at <= within_s:
             return True
         return await self.ping()
 
@@ -319,7 +317,7 @@ class Database:
         try:
             with translated(self.name, committing=True):
                 yield
-            self._confirmed_at = asyncio.get_running_loop().time()
+            self._doubts.confirmed_at = asyncio.get_running_loop().time()
             if warnings:
                 _log.error("%s: a commit came with a warning: %s", self.name, "; ".join(warnings))
                 raise unknown(self.name)

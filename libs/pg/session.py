@@ -5,6 +5,7 @@ prototype), a connection that goes back inside a transaction (it is cut), a stan
 (its incarnation cannot be read, so it is refused).
 """
 
+import math
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -57,6 +58,8 @@ class Doubts:
 
     raised: int = 0
     settled: int = 0
+    confirmed_at: float = -math.inf
+    """When it last confirmed anything, in seconds of the event loop's clock."""
 
     @property
     def open(self) -> bool:

@@ -25,6 +25,8 @@ async def test_a_database_that_is_away_is_unreachable_and_comes_back(url: str) -
         assert await db.ping()
         proxy.refuse()
         assert not await db.ping()
+        assert await db.answers(within_s=60), "what it confirmed lately is taken for an answer"
+        assert not await db.answers(within_s=0)
         with pytest.raises(Refusal) as refused:
             async with db.tx():
                 pytest.fail("a transaction began on a database that is away")
