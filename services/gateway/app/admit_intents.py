@@ -17,6 +17,7 @@ async def admit_intents(ports: Ports, calls: Calls, intents: Sequence[Intent]) -
     """One verdict per intent; those that were `ok` are under way."""
     calls.reserve([intent.nonce for intent in intents])
     started: set[int] = set()
+    confirmed = False
 
     async def work(tx: Transaction) -> list[Admitted]:
         return await tx.admit(intents, ports.process, ports.notices, ports.clock.now_ms())
@@ -27,8 +28,10 @@ async def admit_intents(ports: Ports, calls: Calls, intents: Sequence[Intent]) -
             if item.verdict is Verdict.OK:
                 calls.start(_dispatch(intent, item))
                 started.add(place)
+        confirmed = True
     finally:
-        calls.release([intent.nonce for place, intent in enumerate(intents) if place not in started])
+        left = [intent.nonce for place, intent in enumerate(intents) if place not in started]
+        (calls.release if confirmed else calls.give_up)(left)
     return list(admitted)
 
 

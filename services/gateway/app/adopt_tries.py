@@ -1,6 +1,8 @@
-"""Adopts the tries of processes that are proved dead, and voids those of this one that it never made.
+"""Adopts the tries of processes that are proved dead; and of this one those that it never made, or whose receipt is gone.
 
-Can go wrong: taking silence for death. A process that cannot be proved dead keeps its tries, and `ListStuck` shows them.
+Can go wrong: taking silence for death. A process that cannot be proved dead keeps its tries, and `ListStuck` shows them. And
+taking a try for void because no call is under way: a database that was promoted without its last commits has lost receipts of
+calls that were made. Void is only what this process gave up itself.
 """
 
 from libs.telemetry.logs import get_logger
@@ -16,6 +18,9 @@ VOID = Outcome(
     evidence="void: the process that committed it never sent it",
     void=True,
 )
+LOST = Outcome(
+    State.UNKNOWN, cause="receipt_lost", evidence="a call was made, and the database has lost what was recorded of it"
+)
 log = get_logger(__name__)
 
 
@@ -29,7 +34,7 @@ async def adopt_tries(ports: Ports) -> int:
     await ports.processes.end(dead, ports.clock.now_ms())
     left = await ports.processes.tries_of(dead, ports.limits.adopt_rows)
     log.warning("adopting the tries of gateway processes that died", processes=len(dead), tries=len(left))
-    await record_receipts(ports, [_receipt(item, _died(item)) for item in left])
+    await record_receipts(ports, [_receipt(item, _lost(item, DIED)) for item in left])
     return len(left)
 
 
@@ -38,20 +43,28 @@ async def say_ended(ports: Ports) -> None:
     await ports.processes.end([ports.process], ports.clock.now_ms())
 
 
-async def void_own(ports: Ports, calls: Calls) -> int:
-    """Tries of this process that it neither makes nor will make: their intent's commit was not confirmed; how many.
+async def mend_own(ports: Ports, calls: Calls) -> int:
+    """Tries of this process that are under way by their rows alone; how many.
 
-    A call may end between the read and the look at what is alive. Its own receipt is committed by then, and stands.
+    Void where their intent's commit was not confirmed and they were given up; else their receipt was recorded, and is recorded
+    again, or their outcome is unknown where it is not remembered. A call may end between the read and the look at what is
+    alive: its own receipt is committed by then, and stands.
     """
     own = await ports.processes.tries_of([ports.process], ports.limits.adopt_rows)
-    void = [item for item in own if not calls.alive(item.attempt.nonce)]
-    if void:
-        await record_receipts(ports, [_receipt(item, VOID) for item in void])
-    return len(void)
+    idle = [item for item in own if not calls.alive(item.attempt.nonce)]
+    if idle:
+        await record_receipts(ports, [_of_own(item, calls) for item in idle])
+    return len(idle)
 
 
-def _died(left: Left) -> Outcome:
-    return lost_pure(DIED, left.attempt.held) if left.replay_class is ReplayClass.PURE else DIED
+def _of_own(left: Left, calls: Calls) -> Receipt:
+    if calls.void(left.attempt.nonce):
+        return _receipt(left, VOID)
+    return calls.receipt(left.attempt.nonce) or _receipt(left, _lost(left, LOST))
+
+
+def _lost(left: Left, outcome: Outcome) -> Outcome:
+    return lost_pure(outcome, left.attempt.held) if left.replay_class is ReplayClass.PURE else outcome
 
 
 def _receipt(left: Left, outcome: Outcome) -> Receipt:

@@ -1,15 +1,18 @@
 """Calls under way in this process: the only place that sends anything outside.
 
-A nonce is in `_alive` from before its intent is committed until its receipt is. Whoever finds a try of this process whose
-nonce is not there knows that it is void: it never was and never will be sent. A call outlives the RPC that asked for it; its
-receipt is retried until it commits.
+A nonce is in `_alive` from before its intent is committed until its receipt is. One that is given up before anything was sent
+is void: it never was and never will be sent, and only of those is that ever said. A call outlives the RPC that asked for it;
+its receipt is retried until it commits, and remembered for a while after that.
 
-Can go wrong: the process ends in between. The try stays `requested` until its death is proved, then it is unknown.
+Can go wrong: the process ends in between. The try stays `requested` until its death is proved, then it is unknown. And a
+database that was promoted without its last commits: a try whose receipt was recorded is under way again by its row.
 """
 
 import asyncio
+from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import replace
+from typing import TypeVar
 from uuid import UUID
 
 from libs.kernel.refusal import Refusal
@@ -21,10 +24,29 @@ from services.gateway.domain.arguments import key_of, parse
 from services.gateway.domain.effect import Effect, EffectName, Failed, Outcome, Receipt, ReplayClass, State
 from services.gateway.ports import Dispatch, Ports, Request
 
+MOST_VOID = 100_000
+MOST_RECEIPTS = 1_000
+RECEIPT_BYTES = 65_536
+"""Of a greater answer it is only known that there was one."""
+T = TypeVar("T")
 Record = Callable[[Receipt], Awaitable[Effect | None]]
 Over = Callable[[UUID, Outcome | None], None]
 """Told once for each call that was started: what came of it, None where nobody knows."""
 log = get_logger(__name__)
+
+
+class Recently(OrderedDict[UUID, T]):
+    """Bounded: who has been there for longest goes first."""
+
+    def __init__(self, most: int) -> None:
+        super().__init__()
+        self._most = most
+
+    def put(self, nonce: UUID, item: T) -> None:
+        """The newest."""
+        self[nonce] = item
+        if len(self) > self._most:
+            self.popitem(last=False)
 
 
 class Calls:
@@ -35,6 +57,8 @@ class Calls:
         self._ports = ports
         self._record = record
         self._alive: set[UUID] = set()
+        self._void: Recently[None] = Recently(MOST_VOID)
+        self._receipts: Recently[Receipt] = Recently(MOST_RECEIPTS)
         self._results: dict[EffectName, asyncio.Future[Effect | None]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -52,8 +76,22 @@ class Calls:
         self._alive.update(nonces)
 
     def release(self, nonces: Iterable[UUID]) -> None:
-        """Void: they will never be sent."""
+        """They have no row: refused."""
         self._alive.difference_update(nonces)
+
+    def give_up(self, nonces: Iterable[UUID]) -> None:
+        """Void: they may have a row, and will never be sent."""
+        for nonce in nonces:
+            self._void.put(nonce, None)
+            self._alive.discard(nonce)
+
+    def void(self, nonce: UUID) -> bool:
+        """Whether this is certain: it was never sent and never will be."""
+        return nonce in self._void
+
+    def receipt(self, nonce: UUID) -> Receipt | None:
+        """What was recorded of a call not long ago."""
+        return self._receipts.get(nonce)
 
     def start(self, dispatch: Dispatch) -> None:
         """Makes the call of a committed intent, in a task of its own."""
@@ -88,7 +126,10 @@ class Calls:
                 outcome = came = await self._call(dispatch)
                 fault_point("gateway.after_call", name.step_key, name.slot)
                 EFFECTS.labels(dispatch.tool, outcome.state.value).inc()
-                effect = await self._recorded(Receipt(name, dispatch.n, dispatch.nonce, outcome))
+                receipt = Receipt(name, dispatch.n, dispatch.nonce, outcome)
+                effect = await self._recorded(receipt)
+                if len(outcome.result or b"") <= RECEIPT_BYTES:
+                    self._receipts.put(dispatch.nonce, receipt)
                 fault_point("gateway.after_receipt", name.step_key, name.slot)
             result.set_result(effect)
         finally:
@@ -140,6 +181,7 @@ def lost_pure(outcome: Outcome, hold: int) -> Outcome:
     text = {
         "call_timed_out": "no answer came in time",
         "process_died": "the gateway process died before the answer was recorded",
+        "receipt_lost": "the database lost the answer that was recorded",
     }.get(outcome.cause, "the answer was lost")
     failure = outcome.failure or Failed("transient", text, (outcome.cause or "answer_lost").upper())
     return replace(outcome, state=State.FAILED, failure=failure, cost=hold)

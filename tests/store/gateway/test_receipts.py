@@ -12,15 +12,15 @@ from libs.kernel.ids import NIL
 from libs.kernel.refusal import Reason, Refusal, unreachable
 from libs.telemetry.catalogue import DUPLICATE_EFFECTS
 from services.gateway.app.admit_intents import admit_intents
-from services.gateway.app.adopt_tries import adopt_tries, say_ended, void_own
+from services.gateway.app.adopt_tries import adopt_tries, mend_own, say_ended
 from services.gateway.app.record_receipts import record_receipts
-from services.gateway.app.run_calls import Calls
+from services.gateway.app.run_calls import RECEIPT_BYTES, Calls
 from services.gateway.clients.machine import LinuxMachine
 from services.gateway.clients.notices import EventNotices
 from services.gateway.clients.registry import Registry
 from services.gateway.domain.effect import Effect, Outcome, Receipt, ReplayClass, State
 from services.gateway.domain.process import ProcessIdentity
-from services.gateway.ports import Intent, Limits, Ports, Store
+from services.gateway.ports import Intent, Limits, Ports, Request, Store
 from services.gateway.store.effects import EffectStore
 from services.gateway.store.processes import ProcessStore
 from tests.store.gateway.harness import PROCESS, Ledger, item, name, run_id
@@ -63,12 +63,12 @@ class LosesAnswers:
         return getattr(self._store, name)
 
 
-def ports_of(ledger: Ledger, process: UUID = PROCESS, store: Store | None = None) -> Ports:
+def ports_of(ledger: Ledger, process: UUID = PROCESS, store: Store | None = None, tools: Sequence[Any] = ()) -> Ports:
     return Ports(
         store=store or ledger.store,
         processes=ProcessStore(ledger.db),
         machine=Machine(),
-        tools=Registry([]),
+        tools=Registry(tools),
         notices=EventNotices(ledger.ids),
         owners=Nobody(),
         clock=ledger.clock,
@@ -163,9 +163,64 @@ async def test_a_commit_that_was_not_confirmed_sends_nothing_and_is_voided(ledge
     assert lost.value.reason is Reason.AUTHORITY_UNREACHABLE
     assert not calls.alive(one.nonce)
     assert await ledger.hand.fetchval("SELECT state FROM effect") == "requested"
-    assert await void_own(ports, calls) == 1
+    assert await mend_own(ports, calls) == 1
     assert tuple(await ledger.hand.fetchrow("SELECT state, held FROM effect")) == ("not_sent", 0)
     assert (await ledger.verdicts([item()])) == [Verdict.OK]
+
+
+TABLES = ("effect", "effect_dispatch", "run_gate")
+PROMOTE = "DELETE FROM {table}; INSERT INTO {table} OVERRIDING SYSTEM VALUE SELECT * FROM standby_{table}"
+
+
+class Tool:
+    """Counts its calls, and answers when it is let."""
+
+    name = "git"
+
+    def __init__(self, outcome: Outcome) -> None:
+        self.calls, self.may, self._outcome = 0, asyncio.Event(), outcome
+
+    async def call(self, request: Request) -> Outcome:
+        self.calls += 1
+        await self.may.wait()
+        return self._outcome
+
+
+@pytest.mark.requirement("fx.unknown")
+@pytest.mark.parametrize(
+    ("kind", "size", "state"),
+    [
+        (ReplayClass.RECONCILABLE, 10, "succeeded"),
+        (ReplayClass.RECONCILABLE, RECEIPT_BYTES + 1, "unknown"),
+        (ReplayClass.PURE, RECEIPT_BYTES + 1, "failed"),
+    ],
+)
+async def test_a_call_whose_receipt_the_database_lost_is_not_taken_for_one_that_was_never_made(
+    ledger: Ledger, kind: ReplayClass, size: int, state: str
+) -> None:
+    """A standby promoted without the last commits: by its row the try is under way, and no call of this process is."""
+    tool: Any = Tool(Outcome(State.SUCCEEDED, result=b"x" * size, cost=20))
+    ports, one = ports_of(ledger, tools=[tool]), item(hold=30, kind=kind, proposal=b"{}")
+    calls = Calls(ports, lambda r: _recorded(ports, r))
+    await ledger.gate()
+    await admit_intents(ports, calls, [one])
+    for table in TABLES:
+        await ledger.hand.execute(f"CREATE TABLE standby_{table} AS TABLE {table}")
+    tool.may.set()
+    await calls.stop(5_000)
+    assert (tool.calls, await ledger.hand.fetchval("SELECT state FROM effect")) == (1, "succeeded")
+    for table in TABLES:
+        await ledger.hand.execute(PROMOTE.format(table=table))
+    assert await mend_own(ports, calls) == 1
+    assert await ledger.hand.fetchval("SELECT state FROM effect") == state
+    assert await ledger.wrong_ledgers() == 0
+    assert await mend_own(ports, calls) == 0
+
+
+async def _recorded(ports: Ports, receipt: Receipt) -> Effect | None:
+    (effect,) = await record_receipts(ports, [receipt])
+    assert not isinstance(effect, Refusal)
+    return effect
 
 
 async def test_a_call_under_way_is_not_voided(ledger: Ledger) -> None:
@@ -174,7 +229,7 @@ async def test_a_call_under_way_is_not_voided(ledger: Ledger) -> None:
     await ledger.gate()
     calls.reserve([one.nonce])
     await ledger.admit([one])
-    assert await void_own(ports, calls) == 0
+    assert await mend_own(ports, calls) == 0
     assert await ledger.hand.fetchval("SELECT state FROM effect") == "requested"
 
 
