@@ -5,6 +5,7 @@ Facts and who notes them:
 - `worker`: began / accepted / refused (attempt, run, step, call, `call_id`), lease (run, step, authority, lease, attempt);
 - `provider`: applied(run, step, slot, key), repeated(…: known by its key, not applied again);
 - `probe`: leader(shard, epoch, holder);
+- `drill`: forgotten(since): a ledger may lack the effects applied from then until this was noted, and only those;
 - `final`: run(run, state, outcome, epoch), effect(run, step, slot, state, dispatches), attempt(run, step, attempt, authority,
   lease, state), unknown(run), ledger(account, micros), outbox(service, waiting, dead), tenant(reserved, active).
 
@@ -38,12 +39,22 @@ def _of(facts: Sequence[Fact], who: str, *what: str) -> list[Fact]:
     return [fact for fact in facts if fact["who"] == who and fact["what"] in what]
 
 
+def forgotten(facts: Sequence[Fact]) -> set[tuple[str, str, str]]:
+    """Effects whose intents the gateway's database may have lost: first applied after its standby had heard the last."""
+    windows = [(fact["since"], fact["t"]) for fact in _of(facts, "drill", "forgotten")]
+    first: dict[tuple[str, str, str], float] = {}
+    for fact in _of(facts, "provider", "applied"):
+        first.setdefault((fact["run"], fact["step"], fact["slot"]), fact["t"])
+    return {effect for effect, when in first.items() if any(since <= when <= until for since, until in windows)}
+
+
 def applied_once(facts: Sequence[Fact], _: bool) -> Iterable[str]:
     """Each logical effect is applied at most once."""
     times: dict[tuple[str, str, str], int] = defaultdict(int)
     for fact in _of(facts, "provider", "applied"):
         times[fact["run"], fact["step"], fact["slot"]] += 1
-    return (f"{'/'.join(effect)} was applied {count} times" for effect, count in times.items() if count > 1)
+    lost = forgotten(facts)
+    return (f"{'/'.join(e)} was applied {count} times" for e, count in times.items() if count > 1 + (e in lost))
 
 
 def ledger_is_true(facts: Sequence[Fact], lossy: bool) -> Iterable[str]:
@@ -60,7 +71,7 @@ def ledger_is_true(facts: Sequence[Fact], lossy: bool) -> Iterable[str]:
             yield f"{'/'.join(effect)} is {fact['state']} and was applied"
         elif fact["state"] not in HAPPENED | DID_NOT | {"needs_reconciliation"}:
             yield f"{'/'.join(effect)} is still {fact['state']}"
-    for effect in sorted(applied - known):
+    for effect in sorted(applied - known - forgotten(facts)):
         if effect[0] not in gone:
             yield f"{'/'.join(effect)} was applied and is in no ledger"
 

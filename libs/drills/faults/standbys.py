@@ -131,6 +131,36 @@ async def cancel_waits(stage: Stage) -> None:
     stage.afterwards.append(look)
 
 
+async def promote_forgetful(stage: Stage) -> None:
+    """The last seconds of the gateway's commits are lost: intents, receipts, raises of gates. An effect whose intent the standby
+    had is applied once; nothing of a cancelled run is applied; fences are read anew from those who raise them."""
+    pair = await _follow(stage, synchronous=False)
+    patient = await stage.patient_run(30)
+    cancelled = await stage.patient_run(30)
+    await stage.busy()
+    stage.provider.slow_ms = 700  # so that many a call has its intent there, and its receipt not
+    await stage.work_on(1.5)
+    since = stage.history.note("drill", "silent", text="the standby hears nothing from here on")["t"]
+    pair.replication.silence()
+    phase = await stage.traffic.cancel(cancelled)
+    await stage.work_on(1.5)
+    async with stage.fault("the primary killed, a standby promoted without the last commits"):
+        pair.replication.refuse()
+        await _fail_over(stage, pair)
+        stage.history.note("drill", "forgotten", since=since)
+    stage.provider.slow_ms = 150
+    stage.report.facts["lost"] = f"a raise of a cancel that was {phase}, and what was recorded of effects"
+    stage.report.facts["patient run"] = f"{stage.applied(patient, stage.ended)} effects afterwards"
+
+    def look(facts: list[Fact]) -> None:
+        applied = [f for f in facts if f["who"] == "provider" and f["what"] == "applied"]
+        straddling = [f for f in applied if since - 600 < f["t"] < since]
+        stage.report.facts["receipts lost"] = f"{len(straddling)} effects were applied before the silence and answered in it"
+        stage.expect(bool(straddling), "no call was under way when the standby fell silent")
+
+    stage.afterwards.append(look)
+
+
 def _say_incarnations(stage: Stage) -> None:
     def look(facts: list[Fact]) -> None:
         found = sorted({fact["epoch"] >> 40 for fact in facts if fact["what"] in ("launched", "run") and fact.get("epoch")})
@@ -156,6 +186,13 @@ DRILLS = [
         "the scheduler's standby promoted without the last commits",
         promote_behind,
         recipe=Recipe(apart="scheduler", environ=KEEP),
+        prepare=_pair,
+    ),
+    Drill(
+        "standby-behind-gateway",
+        "the gateway's standby promoted without the last commits",
+        promote_forgetful,
+        recipe=Recipe(apart="gateway", environ=KEEP),
         prepare=_pair,
     ),
 ]
