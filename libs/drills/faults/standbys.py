@@ -132,8 +132,8 @@ async def cancel_waits(stage: Stage) -> None:
 
 
 async def promote_forgetful(stage: Stage) -> None:
-    """The last seconds of the gateway's commits are lost: intents, receipts, raises of gates. An effect whose intent the standby
-    had is applied once; nothing of a cancelled run is applied; fences are read anew from those who raise them."""
+    """The last seconds of the gateway's commits are lost: intents, receipts, raises of gates. An effect whose intent the
+    standby had is applied once; nothing of a cancelled run is applied; fences are read anew from those who raise them."""
     pair = await _follow(stage, synchronous=False)
     patient = await stage.patient_run(30)
     cancelled = await stage.patient_run(30)

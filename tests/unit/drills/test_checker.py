@@ -159,3 +159,13 @@ def test_lost_launches_are_forgiven_only_where_commits_may_be_lost() -> None:
     ]
     assert check(facts, lossy=True) == []
     assert {violation.rule for violation in check(facts)} == {"one_outcome", "ledger_is_true"}
+
+
+def test_only_effects_applied_while_a_standby_heard_nothing_may_be_in_no_ledger_or_applied_once_more() -> None:
+    promoted = fact(13, "drill", "forgotten", since=10)
+    facts = [*(f for f in good() if f["what"] != "effect" or f["run"] != RUN), promoted]
+    assert not check([*facts, applied(14)]), "lost with its intent, and made again"
+    assert {v.rule for v in check([*facts, applied(14), applied(15)])} == {"applied_once"}
+    before = [*(f for f in facts if f["what"] != "applied" or f["run"] != RUN), applied(9.5)]
+    assert {v.rule for v in check(before)} == {"ledger_is_true"}, "the standby had its intent"
+    assert {v.rule for v in check([*before, applied(14)])} == {"applied_once", "ledger_is_true"}
