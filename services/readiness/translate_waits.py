@@ -1,4 +1,4 @@
-"""What attempts ask for and what launch answers, from protobuf into readiness' domain.
+"""What attempts ask for, and what launch and the scheduler answer, from protobuf into readiness' domain.
 
 Can go wrong: something that nobody can read. It becomes a wait that is over, so that the step's next attempt is told.
 """
@@ -20,6 +20,9 @@ _TOLD: Mapping[int, Kind] = {
     events_pb2.COMMAND_KIND_JOIN: Kind.CHILDREN,
     events_pb2.COMMAND_KIND_BUDGET: Kind.BUDGET,
 }
+_ANSWERED: Mapping[int, Kind] = {**_TOLD, events_pb2.COMMAND_KIND_WAIT: Kind.CAPACITY}
+"""The scheduler ends waits for capacity; all others of their kind are readiness' own."""
+MOST_CALLS = 1_000_000
 RESULT_BYTES = 262_144
 """Largest answer that launch may give: each further attempt of the step is given it again."""
 _WAITED = frozenset({events_pb2.COMMAND_KIND_WAIT, events_pb2.COMMAND_KIND_INPUT, events_pb2.COMMAND_KIND_EXPAND, *_TOLD})
@@ -62,9 +65,11 @@ def _expansion(fact: events_pb2.CommandRecorded) -> Asked:
 
 
 def _wait(fact: events_pb2.CommandRecorded, said: Mapping[str, Any]) -> Asked:
-    forms = [name for name in ("for_ms", "until_ms", "event") if name in said]
+    forms = [name for name in ("for_ms", "until_ms", "event", "capacity") if name in said]
     if len(forms) != 1:
-        raise _Unreadable("its payload needs one of for_ms, until_ms and event")
+        raise _Unreadable("its payload needs one of for_ms, until_ms, event and capacity")
+    if forms == ["capacity"]:
+        return _capacity(fact, said)
     if forms == ["event"]:
         name, correlation = _text(said, "event"), _text(said, "correlation")
         if not name:
@@ -73,6 +78,16 @@ def _wait(fact: events_pb2.CommandRecorded, said: Mapping[str, Any]) -> Asked:
     if forms == ["until_ms"]:
         return Asked(fact.step_key, fact.slot, Kind.TIMER, until_ms=_length(said, "until_ms", 2**52), payload=fact.payload)
     return Asked(fact.step_key, fact.slot, Kind.TIMER, for_ms=_length(said, "for_ms"), payload=fact.payload)
+
+
+def _capacity(fact: events_pb2.CommandRecorded, said: Mapping[str, Any]) -> Asked:
+    name, calls = _text(said, "capacity"), said.get("calls", 1)
+    if not name:
+        raise _Unreadable("capacity must be a tool's name, or model:NAME")
+    if isinstance(calls, bool) or not isinstance(calls, int | float) or not 1 <= calls <= MOST_CALLS or calls != int(calls):
+        raise _Unreadable(f"calls must be a whole number from 1 to {MOST_CALLS}")
+    for_ms = _length(said, "timeout_ms")
+    return Asked(fact.step_key, fact.slot, Kind.CAPACITY, name, for_ms=for_ms, payload=fact.payload, calls=int(calls))
 
 
 def _input(fact: events_pb2.CommandRecorded, said: Mapping[str, Any]) -> Asked:
@@ -102,9 +117,9 @@ def _length(said: Mapping[str, Any], name: str, most: int = LONGEST_MS) -> int:
 
 
 def told(fact: events_pb2.CommandAnswered) -> Told:
-    """What launch has decided about a wait."""
-    if fact.kind not in _TOLD:
-        raise invalid_field("command_answered.kind", "is nothing that launch decides", "send approvals and joins")
+    """What launch or the scheduler has decided about a wait."""
+    if fact.kind not in _ANSWERED:
+        raise invalid_field("command_answered.kind", "is nothing that is decided elsewhere", "send approvals and joins")
     if not fact.slot or not fact.step_key:
         raise invalid_field("command_answered", "lacks a step or a slot", "send what was asked")
     if len(fact.result) > RESULT_BYTES or len(fact.by) > 500:
@@ -113,4 +128,4 @@ def told(fact: events_pb2.CommandAnswered) -> Told:
         struct_pb2.Value.FromString(fact.result)
     except DecodeError:
         raise invalid_field("command_answered.result", "is no google.protobuf.Value", "send one") from None
-    return Told(fact.step_key, fact.slot, _TOLD[fact.kind], fact.refused, fact.result, fact.by)
+    return Told(fact.step_key, fact.slot, _ANSWERED[fact.kind], fact.refused, fact.result, fact.by, fact.timed_out)

@@ -181,6 +181,7 @@ def bucket_loops(buckets: BucketReads, book: Book) -> list[Every | Loop]:
             gauges.see(await buckets.read())
 
     async def wake() -> None:
+        book.lapse()
         if gauges.kept_back:
             gauges.kept_back = False
             book.reconsider()

@@ -25,7 +25,7 @@ from services.scheduler.domain.commits import (
 )
 from services.scheduler.domain.ending import Ending, Finished
 from services.scheduler.domain.lease import Lease
-from services.scheduler.domain.ticket import End, Key, Ticket, TicketRow
+from services.scheduler.domain.ticket import End, Key, Ticket, TicketRow, Wanted
 
 NewestRevision = Callable[[], Awaitable[int]]
 """Etcd's newest revision, asked now."""
@@ -50,6 +50,10 @@ class Notices(Protocol):
 
     def first_lease(self, run_id: UUID, now_ms: int) -> Notice:
         """FirstLease → launch."""
+        ...
+
+    def capacity(self, key: Key, wanted: Wanted, leased_ms: int) -> Notice:
+        """CommandAnswered → readiness: a step that waited for capacity was leased, or its time had passed then."""
         ...
 
     def finished(self, fact: Finished, now_ms: int, continued: Sequence[str] = (), *, patient: bool = False) -> Notice:

@@ -26,7 +26,7 @@ from services.scheduler.domain.commits import Acknowledgement, Command, Holder
 from services.scheduler.domain.ending import IN_DOUBT
 from services.scheduler.domain.lease import Beat
 from services.scheduler.domain.resources import amounts
-from services.scheduler.domain.ticket import POINT_BITS, Contract, End, Failure, Key, Successor, Ticket
+from services.scheduler.domain.ticket import POINT_BITS, Contract, End, Failure, Key, Successor, Ticket, Wanted
 
 _YIELDS = frozenset({"drain", "wait", "approval", "input", ""})
 _TEXT = 2_000
@@ -86,7 +86,18 @@ def ticket(event: events_pb2.Event) -> Ticket:
         epoch=said.epoch,
         traceparent=event.traceparent,
         launched_by=said.launched_by,
+        wanted=wanted_of(said.capacity) if said.HasField("capacity") else None,
     )
+
+
+def wanted_of(said: events_pb2.CapacityWait) -> Wanted:
+    """What a ticket waits for."""
+    for name in (said.slot, said.call):
+        if "\n" in name or "\0" in name or not name:
+            raise invalid_field("step_ready.capacity", "lacks a name, or has a line break in one", "send what readiness sends")
+    if said.calls < 1 or said.until_ms < 0:
+        raise invalid_field("step_ready.capacity", "wants nothing, or until before all time", "send what readiness sends")
+    return Wanted(said.slot, said.call, said.calls, said.until_ms)
 
 
 def contract_of(said: events_pb2.StepContract) -> Contract:
@@ -195,6 +206,7 @@ def lease(granted: GrantedLease) -> pb.Lease:
         traceparent=granted.traceparent,
         token_expires_at=timestamp(granted.signed.expires_at_ms),
         resources=dict(held.contract.resources) if held.contract.resources else None,
+        capacity_timed_out=held.lapsed,
     )
 
 

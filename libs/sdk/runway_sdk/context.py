@@ -9,7 +9,6 @@ import asyncio
 import hashlib
 import json
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -41,7 +40,8 @@ from runway_sdk.expansion import record
 from runway_sdk.faults import fault_point
 from runway_sdk.results import Restored, StoredArtifact, ToolResult, result_of
 from runway_sdk.values import to_value
-from runway_sdk.waiting import Answer, StepWaits, milliseconds, unix_ms
+from runway_sdk.wait_context import WaitContext
+from runway_sdk.waiting import StepWaits
 
 CHUNK_BYTES = 1024 * 1024
 _WAIT_S = 30
@@ -86,7 +86,7 @@ class LeaseHolder:
             self._over.set_result(None)
 
 
-class Context(ChildContext):
+class Context(ChildContext, WaitContext):
     """What an attempt knows of itself, and what it may do."""
 
     def __init__(
@@ -183,35 +183,6 @@ class Context(ChildContext):
             wait=Duration(seconds=_WAIT_S),
         )
         return result_of(await self._paid(self._gateway.Generate, request, timeout_s, wait_for_budget))
-
-    async def sleep(self, length: timedelta, *, slot: str = "") -> None:
-        """Waits so long without holding anything: the attempt ends, and a later one passes here once the time has come."""
-        payload = {"for_ms": milliseconds(length)}
-        await self._waits.wait("timer", self._waits.slot("sleep", slot), payload)
-
-    async def sleep_until(self, at: datetime, *, slot: str = "") -> None:
-        """As `sleep`, until a time. Of attempts that name different times the first one's holds."""
-        await self._waits.wait("timer", self._waits.slot("sleep", slot), {"until_ms": unix_ms(at)})
-
-    async def event(self, name: str, *, correlation: str = "", timeout: timedelta | None = None, slot: str = "") -> Answer:
-        """Waits for an event that somebody tells of (`Client.signal`, `runway run signal`): by this run's id, or by the
-        correlation.
-
-        An event that was told before is taken at once; each is taken once.
-        """
-        payload: dict[str, Any] = {"event": name, "correlation": correlation}
-        if timeout is not None:
-            payload["timeout_ms"] = milliseconds(timeout)
-        return await self._waits.wait("event", self._waits.slot(f"event:{name}", slot), payload)
-
-    async def input(
-        self, prompt: str, schema: Mapping[str, Any] | None = None, *, timeout: timedelta | None = None, slot: str = ""
-    ) -> Answer:
-        """Asks a person, once, for an answer that fits a JSON Schema, and waits for it."""
-        payload: dict[str, Any] = {"prompt": prompt, "schema": dict(schema or {})}
-        if timeout is not None:
-            payload["timeout_ms"] = milliseconds(timeout)
-        return await self._waits.wait("input", self._waits.slot("input", slot), payload)
 
     async def expand(self, slot: str, items: Sequence[Any]) -> None:
         """Makes the step that this one declares (`expands`) many, an instance for each item, once this one has succeeded.

@@ -164,6 +164,14 @@ class StepFailed(Exception):
         self.type = type
 
 
+class CapacityTimedOut(StepFailed):
+    """Capacity that the step waited for did not come in time. Caught, the step goes on; else it fails as `deadline`."""
+
+    def __init__(self, call: str, slot: str) -> None:
+        super().__init__(f"no capacity for {call} came in time (wait {slot})", "deadline", "CAPACITY_TIMED_OUT")
+        self.call = call
+
+
 STOPPED_FOR_NOW = frozenset({"RUN_PAUSED", "SCOPE_STOPPED", "YIELD_REQUESTED"})
 """Reasons after which the attempt returns its lease: another goes on where it got to, once the run may."""
 

@@ -68,6 +68,10 @@ class SyncContext:
         """See Context.input."""
         return self._wait(self._context.input(prompt, schema, **options))
 
+    def wait_for_capacity(self, call: str, **options: Any) -> None:
+        """See Context.wait_for_capacity."""
+        self._wait(self._context.wait_for_capacity(call, **options))
+
     def expand(self, slot: str, items: Sequence[Any]) -> None:
         """See Context.expand."""
         self._wait(self._context.expand(slot, items))

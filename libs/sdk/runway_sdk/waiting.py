@@ -44,8 +44,9 @@ class Answer:
 class StepWaits:
     """The waits of one attempt: what the step has waited for before, and what it asks for now."""
 
-    def __init__(self, given: Mapping[str, Any] | None) -> None:
+    def __init__(self, given: Mapping[str, Any] | None, capacity_timed_out: bool = False) -> None:
         self._given = given or {}
+        self._capacity = "timed_out" if capacity_timed_out else "done"
         self._asked: dict[str, pb.CommandItem] = {}
         self._ordinals: dict[str, int] = {}
 
@@ -73,6 +74,8 @@ class StepWaits:
         if told["kind"] != kind:
             text = f"slot {slot} has waited for {told['kind']} before, not for {kind}: give each wait a slot of its own"
             raise StepFailed(text, "validation", "SLOT_TAKEN")
+        if told["state"] == "open":  # for capacity: that the attempt was leased is how it ended, and the lease says which way
+            return {**told, "state": self._capacity}
         return told
 
     def ask(self, slot: str, command: pb.CommandType.ValueType, payload: struct_pb2.Value) -> NoReturn:

@@ -251,7 +251,7 @@ class Worker:
         assert self._connection is not None
         found = self._handlers[lease.handler]
         given = from_value(lease.input) or {}
-        waits = StepWaits(given.get("waits"))
+        waits = StepWaits(given.get("waits"), lease.capacity_timed_out)
         try:
             arguments = _arguments(found, given)
             fault_point("worker.during_step", lease.step_key)

@@ -19,6 +19,7 @@ from services.readiness.domain.waits import (
     answer,
     begin_told,
     begin_wait,
+    declared,
     end_told,
 )
 from services.readiness.ports import RunFacts, Tx
@@ -45,6 +46,7 @@ async def take_asked(
     first: dict[WaitKey, tuple[UUID, Wait]] = {}
     for run_id, item in asked:
         if run_id in views and item.step_key in views[run_id].steps:
+            item = declared(item, views[run_id].node(item.step_key).contract.calls)
             first.setdefault((run_id, item.step_key, item.slot), (run_id, begin_wait(item, now_ms)))
     if not first:
         return
@@ -76,7 +78,7 @@ async def _take_kept(
 async def take_told(
     tx: Tx, runs: Mapping[UUID, RunFacts], views: Mapping[UUID, RunView], told: Sequence[tuple[UUID, Told]], now_ms: int
 ) -> None:
-    """Ends of waits that launch decides, each once. An answer that comes before its wait is the wait, and over."""
+    """Ends of waits that are decided elsewhere, each once. An answer that comes before its wait is the wait, and over."""
     first: dict[WaitKey, tuple[UUID, Told]] = {}
     for run_id, item in told:
         if run_id in views and item.step_key in views[run_id].steps:

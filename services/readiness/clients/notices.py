@@ -70,6 +70,10 @@ class EventNotices:
         fact.attempt_number = step.attempts + 1
         fact.epoch = run.epoch
         fact.launched_by = run.launched_by
+        wanted = view.capacity_of(step)
+        if wanted is not None:
+            fact.capacity.slot, fact.capacity.call = wanted.slot, wanted.name
+            fact.capacity.calls, fact.capacity.until_ms = wanted.calls, wanted.due_ms
         return self._event(run, "scheduler", "step_ready", event, now_ms)
 
     def finished(self, run: RunFacts, steps: Sequence[Step], now_ms: int) -> Notice:

@@ -95,6 +95,11 @@ class Contract:
     points: int
     resources: tuple[tuple[str, int], ...] = ()
 
+    @property
+    def calls(self) -> tuple[str, ...]:
+        """Tools, and models as `model:NAME`, that it may call."""
+        return (*self.tools, *(f"model:{name}" for name in self.models))
+
 
 @value(frozen=True, slots=True)
 class Node:

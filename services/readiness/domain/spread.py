@@ -152,7 +152,7 @@ def _stop(view: RunView, step: Step) -> list[str]:
     if step.over or step.stopping:
         return []
     if step.state in TICKETED:
-        view.put(step, state=StepState.CANCELLING, failure=_STOPPED)
+        view.put(step, state=StepState.CANCELLING, failure=_STOPPED, wait_reason="", pending={})
         view.revoked[step.key] = step.ticket_sequence
         return []
     if step.state == StepState.WAITING and step.wait_reason == RECONCILIATION:

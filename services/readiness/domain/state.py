@@ -12,7 +12,7 @@ from uuid import UUID
 
 from libs.kernel.values import value
 from services.readiness.domain.graph import Graph, Node, base_of, instance_key
-from services.readiness.domain.waits import Wait
+from services.readiness.domain.waits import PROVIDER_CAPACITY, Wait
 
 
 class StepState(IntEnum):
@@ -174,6 +174,8 @@ class RunView:
     """Most steps of the run; 0: nobody counts."""
     born: set[str] = field(default_factory=set)
     """Instances that were made in this delivery."""
+    noted: set[str] = field(default_factory=set)
+    """Steps of which something was noted while their ticket stays the one that it was."""
     revoked: dict[str, int] = field(default_factory=dict)
     """Tickets that are withdrawn, by step."""
     _instances: dict[str, list[str]] | None = None
@@ -220,7 +222,14 @@ class RunView:
     def ready(self, step: Step, **changes: Any) -> None:
         """The step under its next ticket."""
         clean: dict[str, Any] = {"retry_at_ms": 0, "wait_reason": "", "pending": {}}
-        self.put(step, state=StepState.READY, ticket_sequence=step.ticket_sequence + 1, **clean, **changes)
+        self.noted.discard(step.key)
+        self.put(step, state=StepState.READY, ticket_sequence=step.ticket_sequence + 1, **(clean | changes))
+
+    def capacity_of(self, step: Step) -> Wait | None:
+        """What a ticket has to wait for besides a worker."""
+        if step.wait_reason != PROVIDER_CAPACITY:
+            return None
+        return next((self.waits[step.key, slot] for slot in step.pending if (step.key, slot) in self.waits), None)
 
     @property
     def finished(self) -> bool:

@@ -27,7 +27,7 @@ from services.readiness.domain.state import FailureFacts as FailureFacts
 from services.readiness.domain.state import RunView as RunView
 from services.readiness.domain.state import Step as Step
 from services.readiness.domain.state import StepState as StepState
-from services.readiness.domain.waits import WAIT_REASONS, Kind, Wait, WaitState, reason_of, run_out
+from services.readiness.domain.waits import PROVIDER_CAPACITY, WAIT_REASONS, Kind, Wait, WaitState, reason_of, run_out
 
 
 def begin(graph: Graph) -> dict[str, Step]:
@@ -55,6 +55,8 @@ def too_early(view: RunView, fact: AttemptFact) -> bool:
 
 def needs_ticket(view: RunView, step: Step) -> bool:
     """Whether a step that became ready has to be ticketed here."""
+    if step.key in view.noted:
+        return False
     return step.state == StepState.READY and not (step.key in view.ticketed and step.ticket_sequence == 1)
 
 
@@ -63,6 +65,8 @@ def finish_attempt(view: RunView, fact: AttemptFact, resolved: Mapping[str, int]
     step = view.steps.get(fact.step_key)
     if step is None or step.state not in TICKETED or step.ticket_sequence != fact.ticket_sequence:
         return
+    if step.wait_reason == PROVIDER_CAPACITY:  # its ticket was leased, so that wait is over, whether or not it was told yet
+        step = replace(step, wait_reason="", pending={})
     node = view.node(step.key)
     fact = _with_instances(view, node, fact)
     match fact.end:
@@ -138,11 +142,16 @@ def backoff_ms(run_id: UUID, node: Node, attempts: int) -> int:
 
 
 def _await(view: RunView, step: Step, slots: Iterable[str], now_ms: int) -> None:
-    """An attempt yielded: its step is ready at once where one of its slots has an answer, else it waits for all of them."""
+    """An attempt yielded: its step is ready at once where one of its slots has an answer, else it waits for all of them. Where one
+    is for capacity the step is ready too, and its ticket waits: of several slots that one comes first, whatever they are for."""
     _run_out(view, step.key, slots, now_ms)
     waits = [view.waits[step.key, slot] for slot in slots]
     if not waits or any(wait.state != WaitState.OPEN for wait in waits):
         view.ready(step)
+        return
+    wanted = min((wait.slot for wait in waits if wait.kind == Kind.CAPACITY), default="")
+    if wanted:
+        view.ready(step, wait_reason=PROVIDER_CAPACITY, pending={wanted: 0})
         return
     due_ms = min((wait.due_ms for wait in waits if wait.due_ms), default=0)
     pending = {wait.slot: 0 for wait in waits}
@@ -160,7 +169,10 @@ def answered(view: RunView, wait: Wait) -> None:
     """A wait has its answer: the step goes on if it waits for that."""
     view.end_wait(wait)
     step = view.steps[wait.step_key]
-    if step.state == StepState.WAITING and step.wait_reason in WAIT_REASONS and wait.slot in step.pending:
+    if step.wait_reason == PROVIDER_CAPACITY and wait.slot in step.pending:  # leased: it goes on under the ticket that it has
+        view.noted.add(step.key)
+        view.put(step, wait_reason="", pending={})
+    elif step.state == StepState.WAITING and step.wait_reason in WAIT_REASONS and wait.slot in step.pending:
         view.ready(step)
 
 

@@ -4,7 +4,7 @@ A wait that has ended never changes. Can go wrong: an answer and a deadline that
 decides, and a wait whose time has passed takes no answer, whether or not anybody noted it yet.
 """
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import replace
 from enum import IntEnum
 from uuid import UUID
@@ -23,6 +23,7 @@ class Kind(IntEnum):
     CHILDREN = 6
     EXPAND = 7
     BUDGET = 8
+    CAPACITY = 9
 
 
 class WaitState(IntEnum):
@@ -42,9 +43,12 @@ REASONS = {
     Kind.CHILDREN: "child_tasks",
     Kind.EVENT: "external_event",
     Kind.TIMER: "timer",
+    Kind.CAPACITY: "provider_capacity",
 }
 """What a step with such a wait is said to wait for; of several the first: what people bring goes before what time brings."""
 WAIT_REASONS = frozenset(REASONS.values())
+PROVIDER_CAPACITY = REASONS[Kind.CAPACITY]
+"""What a step is said to wait for whose ticket waits for capacity: it is ready, and the scheduler has it."""
 DECIDED_ELSEWHERE = frozenset({Kind.APPROVAL, Kind.CHILDREN, Kind.BUDGET})
 """Launch decides these and says so; here they are only waited for."""
 LONGEST_MS = 10 * 365 * 86_400_000
@@ -65,6 +69,8 @@ class Asked:
     until_ms: int = -1
     payload: bytes = b""
     problem: str = ""
+    calls: int = 0
+    """Of capacity: so many calls of the tool or model `name`."""
 
 
 @value(frozen=True, slots=True)
@@ -83,6 +89,7 @@ class Wait:
     result: bytes = b""
     ended_ms: int = 0
     ended_by: str = ""
+    calls: int = 0
 
     @property
     def key(self) -> tuple[str, str]:
@@ -120,6 +127,7 @@ def begin_wait(asked: Asked, now_ms: int) -> Wait:
         due_ms=due_ms,
         payload=asked.payload,
         asked_ms=now_ms,
+        calls=asked.calls,
     )
     if asked.problem:
         return replace(wait, state=WaitState.REFUSED, ended_ms=now_ms, ended_by=asked.problem)
@@ -139,9 +147,17 @@ def answer(wait: Wait, result: bytes, by: str, now_ms: int) -> Wait:
     return replace(wait, state=WaitState.DONE, result=result, ended_ms=now_ms, ended_by=by)
 
 
+def declared(asked: Asked, calls: Collection[str]) -> Asked:
+    """What is asked; capacity for calls that the step may not make (`calls`: those it may) is refused, with the remedy."""
+    if asked.kind != Kind.CAPACITY or asked.problem or asked.name in calls:
+        return asked
+    problem = f"capacity names {asked.name}, which the step does not declare: add it to its tools or models, or name one of "
+    return replace(asked, problem=(problem + (", ".join(sorted(calls)) or "them"))[:500])
+
+
 @value(frozen=True, slots=True)
 class Told:
-    """What launch says of a wait that it decides."""
+    """What launch says of a wait that it decides, or the scheduler of one for capacity."""
 
     step_key: str
     slot: str
@@ -149,6 +165,7 @@ class Told:
     refused: bool
     result: bytes
     by: str
+    timed_out: bool = False
 
 
 def begin_told(told: Told, now_ms: int) -> Wait:
@@ -157,8 +174,10 @@ def begin_told(told: Told, now_ms: int) -> Wait:
 
 
 def end_told(wait: Wait, told: Told, now_ms: int) -> Wait:
-    """A wait that launch has decided."""
+    """A wait that was decided elsewhere."""
     ended = answer(wait, told.result, told.by, now_ms)
+    if told.timed_out:
+        return replace(ended, state=WaitState.TIMED_OUT)
     return replace(ended, state=WaitState.REFUSED) if told.refused else ended
 
 

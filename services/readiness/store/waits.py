@@ -33,6 +33,7 @@ def wait_of(row: asyncpg.Record) -> Wait:
         result=row["result"],
         ended_ms=row["ended_ms"],
         ended_by=row["ended_by"],
+        calls=row["calls"],
     )
 
 
@@ -69,6 +70,7 @@ class WaitRows:
             [wait.result for _, wait in waits],
             [wait.ended_ms for _, wait in waits],
             [wait.ended_by for _, wait in waits],
+            [wait.calls for _, wait in waits],
         )
         return {(row["run_id"], row["step_key"], row["slot"]) for row in found}
 

@@ -6,6 +6,7 @@ whoever comes back from a commit compares the epoch again before he writes here.
 """
 
 import asyncio
+import heapq
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
@@ -130,6 +131,8 @@ class Book:
     room: WaitingRoom = field(init=False)
     paces: Paces = field(init=False)
     _successors: "OrderedDict[tuple[bytes, str], tuple[Successor, ...]]" = field(default_factory=OrderedDict)
+    _lapses: list[tuple[int, Key]] = field(default_factory=list)
+    """When tickets wait for capacity no longer."""
     _of_run: dict[UUID, set[Key]] = field(default_factory=dict)
     _of_claim: dict[UUID, set[Key]] = field(default_factory=dict)
 
@@ -237,9 +240,29 @@ class Book:
 
     def admit(self, ready: Ready) -> None:
         """A ticket may be granted, unless an operator holds it back."""
+        ready = self._timely(ready)
         if not self.shelf.takes(ready):
             self.ready.add(ready)
             self.wake.set()
+
+    def _timely(self, ready: Ready) -> Ready:
+        """A ticket that waits for capacity; from when its time has passed it waits for none."""
+        wanted, candidate = ready.row.wanted, ready.candidate
+        if wanted is None or not wanted.until_ms:
+            return ready
+        if wanted.lapsed(self.clock.now_ms()):
+            return replace(ready, candidate=replace(candidate, calls=(), wants=()))
+        heapq.heappush(self._lapses, (wanted.until_ms, ready.candidate.key))
+        return ready
+
+    def lapse(self) -> None:
+        """Tickets whose wait for capacity has passed go without."""
+        now_ms = self.clock.now_ms()
+        while self._lapses and self._lapses[0][0] <= now_ms:
+            ready = self.ready.get(heapq.heappop(self._lapses)[1])
+            if ready is not None:
+                self.ready.add(self._timely(ready))
+                self.wake.set()
 
     def knows(self, key: Key) -> bool:
         """Whether memory has a place for this step's open ticket."""
@@ -285,11 +308,15 @@ class Book:
     def lease_of(self, row: TicketRow, gate: GateState | None) -> Lease:
         """A live lease found in the table: it gets a full TTL of grace."""
         spent_ms = min(max(0, self.clock.now_ms() - row.leased_ms), row.contract.timeout_ms)
-        return self.new_lease(row, row.fence, gate.epoch if gate else 0, beaten=True, spent_ms=spent_ms)
+        epoch = gate.epoch if gate else 0
+        return self.new_lease(row, row.fence, epoch, beaten=True, spent_ms=spent_ms, leased_ms=row.leased_ms)
 
-    def new_lease(self, row: TicketRow, fence: StepFence, epoch: int, *, beaten: bool = False, spent_ms: int = 0) -> Lease:
-        """A lease under this fence."""
+    def new_lease(
+        self, row: TicketRow, fence: StepFence, epoch: int, *, beaten: bool = False, spent_ms: int = 0, leased_ms: int = 0
+    ) -> Lease:
+        """A lease under this fence. `leased_ms`: when it was granted, as its row says."""
         now_ms = self.clock.monotonic_ms()
+        lapsed = row.wanted is not None and row.wanted.lapsed(leased_ms)
         contract = row.contract
         wanted_ms = contract.lease_ttl_ms or self.limits.lease_ttl_ms
         return Lease(
@@ -317,6 +344,8 @@ class Book:
             renew_ms=now_ms + self.limits.token_life_ms // 2 if not beaten else now_ms,
             fleet=row.fleet,
             launched_by=row.launched_by,
+            wants=row.wanted.wants if row.wanted and not lapsed else (),
+            lapsed=lapsed,
         )
 
     def ready_of(self, row: TicketRow) -> Ready:
@@ -340,6 +369,7 @@ class Book:
             size_bytes=row.input_bytes + LEASE_BYTES,
             last_worker=row.worker_id if row.end is End.YIELDED else "",
             calls=row.contract.calls,
+            wants=row.wanted.wants if row.wanted else (),
             user=self.usage.bounded_user(row.tenant, row.launched_by),
         )
         return Ready(candidate, row.shard, row.ticket_sequence, row.fence.lease_epoch, row, self.clock.monotonic_ms())

@@ -249,6 +249,7 @@ class ClaimDesk:
                 worker_id=waiting.ask.worker_id,
                 claim_id=waiting.ask.claim_id,
                 fleet=waiting.ask.who.fleet_name,
+                wanted=ready.row.wanted,
             )
             for waiting, ready in taken
         ]
@@ -257,6 +258,9 @@ class ClaimDesk:
         """Grants in a transaction that holds the locks."""
         granted = await tx.grant(asks, now_ms)
         await self._tell_first(tx, granted, now_ms)
+        met = [self.ports.notices.capacity(ask.key, ask.wanted, now_ms) for ask in asks if ask.wanted and ask.key in granted]
+        if met:
+            await tx.send(met, now_ms)
         return granted
 
     async def _tell_first(self, tx: Tx, granted: Mapping[Key, Granted], now_ms: int) -> None:
@@ -352,7 +356,8 @@ class ClaimDesk:
             if row is None:
                 continue
             ask = by_key[ready.candidate.key]
-            lease = self.book.new_lease(ready.row, StepFence(ask.authority_epoch, row.lease_epoch, ask.attempt_id), row.epoch)
+            fence = StepFence(ask.authority_epoch, row.lease_epoch, ask.attempt_id)
+            lease = self.book.new_lease(ready.row, fence, row.epoch, leased_ms=row.leased_ms)
             lease.worker_id, lease.claim_id, lease.fleet = ask.worker_id, ask.claim_id, ask.fleet
             if self.book.still(ready.shard, epochs[ready.shard]):
                 self.book.add_lease(lease)

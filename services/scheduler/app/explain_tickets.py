@@ -7,6 +7,7 @@ nothing. Can go wrong: a ticket that moves between two reads. Then one answer sa
 import asyncio
 from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from typing import Protocol
 from uuid import UUID
 
@@ -22,7 +23,7 @@ from services.scheduler.domain.commits import GateState
 from services.scheduler.domain.explain import Carrier, Explained, Snapshot, StoppedScope, WorkerRow, estimate, explain, held
 from services.scheduler.domain.holds import Hold, HoldKind, Place
 from services.scheduler.domain.planner import Standing
-from services.scheduler.domain.ticket import POINT_NAMES, TicketRow, TicketState
+from services.scheduler.domain.ticket import POINT_NAMES, TicketRow, TicketState, Wanted
 
 SEEN_MS = 60_000
 """A worker heard of since then counts."""
@@ -127,7 +128,8 @@ class Explainer:
         ticket = ready.candidate
         found: Explained = explain(ticket, self._book.shelf.holds.on(place_of(ready)), snapshot)
         pace = self._book.paces.of(ticket.tenant, ticket.handler)
-        return Told(row, found.blockers, found.position, estimate(ticket, found, pace, self._clock.now_ms()))
+        blockers = _until(found.blockers, row.wanted)
+        return Told(row, blockers, found.position, estimate(ticket, found, pace, self._clock.now_ms()))
 
     def _held_by_row(self, row: TicketRow) -> list[Blocker]:
         place = Place(row.shard, row.tenant, row.project, row.contract.handler)
@@ -180,6 +182,17 @@ def _barred(row: TicketRow, gate: GateState | None, stopped: Sequence[StoppedSco
     if row.raise_need:
         found.append(_raise_pending(row.raise_need, row.ended_ms, "its former attempt is fenced off"))
     return found
+
+
+def _until(blockers: Sequence[Blocker], wanted: Wanted | None) -> list[Blocker]:
+    """What a bucket keeps back goes without it when the time of its wait has passed."""
+    if wanted is None:
+        return list(blockers)
+    told = {"slot": wanted.slot, "calls": str(wanted.calls)}
+    return [
+        replace(found, until_ms=wanted.until_ms, detail={**found.detail, **told}) if found.code is Block.BUCKET_EMPTY else found
+        for found in blockers
+    ]
 
 
 def _raise_pending(bits: int, since_ms: int, what: str) -> Blocker:

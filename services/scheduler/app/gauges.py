@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from libs.kernel.clock import Clock
-from services.scheduler.domain.buckets import EMPTY, Allowance, View, by_call, usual
+from services.scheduler.domain.buckets import EMPTY, Allowance, View, Wants, by_call, usual
 
 MOST_ENDED = 100_000
 
@@ -52,18 +52,18 @@ class Gauges:
         """For a claim cycle."""
         return Allowance(self.views, self._own, self._fill(), self._before) if self.views else EMPTY
 
-    def granted(self, calls: Sequence[str]) -> None:
-        """A lease that may call each of these."""
+    def granted(self, calls: Sequence[str], wants: Wants = ()) -> None:
+        """A lease that may call each of these, or as often as it waited for."""
         if self._before and calls:
             self._fill()
-            for name, units in usual(self._before, calls).items():
+            for name, units in usual(self._before, calls, wants).items():
                 self._own[name] -= units
 
-    def ended(self, calls: Sequence[str]) -> None:
+    def ended(self, calls: Sequence[str], wants: Wants = ()) -> None:
         """It calls no more; what it called, the next view knows."""
         if self._before and calls:
             now_ms = self.clock.monotonic_ms()
-            self._ended.extend((now_ms, name, units) for name, units in usual(self._before, calls).items())
+            self._ended.extend((now_ms, name, units) for name, units in usual(self._before, calls, wants).items())
 
     def _fill(self) -> int:
         """What flowed in since, as fast as the buckets themselves fill."""

@@ -15,7 +15,8 @@ from services.scheduler.domain.ticket import Key
 
 def place_of(ready: Ready) -> Place:
     """Where a ticket belongs."""
-    return Place(ready.shard, ready.candidate.tenant, ready.candidate.project, ready.candidate.handler, ready.candidate.calls)
+    row = ready.row
+    return Place(ready.shard, row.tenant, row.project, row.contract.handler, row.contract.calls)
 
 
 def place_of_lease(lease: Lease) -> Place:

@@ -52,12 +52,12 @@ class Usage:
         """A lease that lives; one that is found in the table entered elsewhere."""
         self._move(lease, 1, entering=0 if lease.beaten else 1)
         if not lease.beaten:
-            self.gauges.granted(lease.contract.calls)
+            self.gauges.granted(lease.contract.calls, lease.wants)
 
     def ended(self, lease: Lease) -> None:
         """It lives no longer, or elsewhere."""
         self._move(lease, -1, entering=0)
-        self.gauges.ended(lease.contract.calls)
+        self.gauges.ended(lease.contract.calls, lease.wants)
 
     def _move(self, lease: Lease, by: int, entering: int) -> None:
         meter = self.meters.get(lease.tenant)

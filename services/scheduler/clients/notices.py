@@ -13,7 +13,7 @@ from libs.outbox import RAISE_KIND
 from libs.telemetry.traces import traceparent
 from services.scheduler.domain.commits import Command, Holder, Notice
 from services.scheduler.domain.ending import Finished
-from services.scheduler.domain.ticket import OWN_POINT, POINT_NAMES, Key
+from services.scheduler.domain.ticket import OWN_POINT, POINT_NAMES, Key, Wanted
 
 _NULL = struct_pb2.Value(null_value=struct_pb2.NULL_VALUE).SerializeToString()
 _BOTH = ("launch", "readiness")
@@ -44,6 +44,20 @@ class EventNotices:
         """FirstLease → launch."""
         fact = events_pb2.FirstLease(run_id=run_id.bytes, leased_at_ms=now_ms)
         return self._event(run_id, "launch", "first_lease", events_pb2.Event(first_lease=fact), now_ms)
+
+    def capacity(self, key: Key, wanted: Wanted, leased_ms: int) -> Notice:
+        """CommandAnswered → readiness."""
+        run_id, step_key = key
+        fact = events_pb2.CommandAnswered(
+            run_id=run_id.bytes,
+            step_key=step_key,
+            slot=wanted.slot,
+            kind=events_pb2.COMMAND_KIND_WAIT,
+            by="scheduler",
+            at_ms=leased_ms,
+            timed_out=wanted.lapsed(leased_ms),
+        )
+        return self._event(run_id, "readiness", "command_answered", events_pb2.Event(command_answered=fact), leased_ms)
 
     def next_input(self, ticket_input: bytes, step_key: str, output: bytes) -> bytes:
         """The run's input stays, the outputs are of the one step that is needed."""

@@ -14,6 +14,9 @@ from libs.kernel.values import value
 
 LONGEST_WAIT_MS = 60_000
 
+Wants = tuple[tuple[str, int], ...]
+"""Calls of a tool or model of which more than one is wanted, and how many. More than a bucket can hold means a full one."""
+
 
 @value(frozen=True, slots=True)
 class View:
@@ -64,31 +67,44 @@ class Allowance:
     def __bool__(self) -> bool:
         return bool(self._before)
 
-    def dry(self, tenant: str, calls: Sequence[str]) -> View | None:
-        """The bucket that has too little for a call of this tenant; None where all have enough."""
+    def dry(self, tenant: str, calls: Sequence[str], wants: Wants = ()) -> View | None:
+        """The bucket that has too little for a call of this tenant, or for as many as it wants; None where all have enough."""
         for call in calls:
             for view in self._before.get(call, ()):
-                if self._level[view.name] - view.typical < (view.floor if tenant in view.over else 0.0):
+                if self._level[view.name] < needed(tenant, view, wants):
                     self.kept_back = True
                     return view
         return None
 
-    def take(self, calls: Sequence[str]) -> None:
-        """One call of each."""
-        for name, units in usual(self._before, calls).items():
+    def take(self, calls: Sequence[str], wants: Wants = ()) -> None:
+        """One call of each, or as many as are wanted."""
+        for name, units in usual(self._before, calls, wants).items():
             self._level[name] -= units
 
-    def wait_ms(self, tenant: str, view: View) -> int:
+    def wait_ms(self, tenant: str, view: View, wants: Wants = ()) -> int:
         """How long until the bucket has enough, if nobody takes anything meanwhile."""
-        wanted = view.typical + (view.floor if tenant in view.over else 0.0)
+        wanted = needed(tenant, view, wants)
         if view.per_minute <= 0 or wanted > view.capacity:
             return LONGEST_WAIT_MS
         return min(LONGEST_WAIT_MS, max(0, math.ceil((wanted - self._level[view.name]) * 60_000 / view.per_minute)))
 
 
-def usual(before: Mapping[str, Sequence[View]], calls: Sequence[str]) -> dict[str, float]:
-    """What one call of each takes, by bucket."""
-    return {view.name: view.typical for call in calls for view in before.get(call, ())}
+def times(view: View, wants: Wants) -> int:
+    """How many calls are wanted of a bucket."""
+    return max((calls for call, calls in wants if call in view.calls), default=1)
+
+
+def needed(tenant: str, view: View, wants: Wants = ()) -> float:
+    """What must be in a bucket for this tenant."""
+    floor = view.floor if tenant in view.over else 0.0
+    one = view.typical + floor
+    return max(one, min(view.typical * times(view, wants) + floor, view.capacity))
+
+
+def usual(before: Mapping[str, Sequence[View]], calls: Sequence[str], wants: Wants = ()) -> dict[str, float]:
+    """What one call of each takes, or as many as are wanted, by bucket."""
+    found = {view.name: view for call in calls for view in before.get(call, ())}
+    return {name: max(view.typical, min(view.typical * times(view, wants), view.capacity)) for name, view in found.items()}
 
 
 EMPTY = Allowance((), {}, 0)

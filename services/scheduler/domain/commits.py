@@ -11,7 +11,7 @@ from libs.kernel.epochs import Mode, StepFence
 from libs.kernel.ids import shard_of
 from libs.kernel.refusal import Refusal
 from libs.kernel.values import value
-from services.scheduler.domain.ticket import Key
+from services.scheduler.domain.ticket import Key, Wanted
 
 
 @value(frozen=True, slots=True)
@@ -58,6 +58,8 @@ class GrantAsk:
     worker_id: str
     claim_id: UUID
     fleet: str = ""
+    wanted: Wanted | None = None
+    """Capacity that the step waits for until it is leased."""
 
 
 @value(frozen=True, slots=True)
@@ -69,6 +71,8 @@ class Granted:
     traceparent: str
     epoch: int
     first: bool
+    leased_ms: int = 0
+    """Where the step had waited for capacity, this says how that ended."""
 
 
 @value(frozen=True, slots=True)

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from libs.kernel.blockers import Block, Blocker, Estimate, Position, blocker
 from libs.kernel.epochs import Mode
 from libs.kernel.values import value
+from services.scheduler.domain.buckets import times
 from services.scheduler.domain.holds import Hold
 from services.scheduler.domain.lines import Candidate, Line, TenantQueue, WaitingLine
 from services.scheduler.domain.planner import Played, Standing, play
@@ -305,12 +306,11 @@ def _competition(ticket: Candidate, snapshot: Snapshot, played: Played, workers:
         permille = standing.policy.migration_permille
         text = f"migrations have their cap of {permille} thousandths of shared slots, and beyond it only what is idle"
         found.append(blocker(Block.MIGRATION_CAP, text, migration_permille=permille))
-    dry = standing.allowance.dry(line.tenant, line.calls) if line.calls else None
+    dry = standing.allowance.dry(line.tenant, line.calls, line.wants) if line.calls else None
     if dry is not None:
-        wait_ms = standing.allowance.wait_ms(line.tenant, dry)
-        text = (
-            f"the bucket of {dry.name} has too little for a call of it; if nobody takes more, enough in {wait_ms / 1000:.1f} s"
-        )
+        wait_ms, many = standing.allowance.wait_ms(line.tenant, dry, line.wants), times(dry, line.wants)
+        what = "a call of it" if many == 1 else f"the {many} calls of it that the step waits for"
+        text = f"the bucket of {dry.name} has too little for {what}; if nobody takes more, enough in {wait_ms / 1000:.1f} s"
         if line.tenant in dry.over:
             text += f": tenant {line.tenant} took more than its part lately, and leaves the others' in it"
         found.append(blocker(Block.BUCKET_EMPTY, text, bucket=dry.name, wait_ms=wait_ms))

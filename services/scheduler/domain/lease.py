@@ -11,6 +11,7 @@ from uuid import UUID
 from libs.kernel.epochs import Mode, StepFence
 from libs.kernel.values import value
 from services.scheduler.domain.asker import Asker
+from services.scheduler.domain.buckets import Wants
 from services.scheduler.domain.ticket import Contract, Key
 
 
@@ -75,6 +76,10 @@ class Lease:
     """What it weighs in its tenant's share beyond a slot, as it was counted last."""
     launched_by: str = ""
     """Name of the key that launched the run."""
+    wants: Wants = ()
+    """Calls that it was granted with, where they are more than one."""
+    lapsed: bool = False
+    """Whether its step had waited for capacity until the time for that had passed."""
 
     @property
     def shared(self) -> bool:

@@ -10,6 +10,7 @@ import bisect
 from collections.abc import Iterable, Iterator, Mapping
 
 from libs.kernel.values import value
+from services.scheduler.domain.buckets import Wants
 from services.scheduler.domain.rank import Place
 from services.scheduler.domain.resources import Amounts
 from services.scheduler.domain.shares import Project, user_of
@@ -33,6 +34,8 @@ class Line:
     """What each takes of its worker besides a slot."""
     user: str = ""
     """Who launched the run, where a bound of his counts; else lines would be as many as users."""
+    wants: Wants = ()
+    """Calls of which more than one must be to be had."""
 
     @property
     def bounds(self) -> tuple[Project, ...]:
@@ -62,6 +65,8 @@ class Candidate:
     """What it takes of its worker besides a slot."""
     user: str = ""
     """Who launched the run, where a bound of his counts."""
+    wants: Wants = ()
+    """Calls of which more than one must be to be had."""
 
     @property
     def place(self) -> Place:
@@ -71,7 +76,7 @@ class Candidate:
     @property
     def line(self) -> Line:
         """Where it waits."""
-        rules = self.calls, self.resources, self.user
+        rules = self.calls, self.resources, self.user, self.wants
         return Line(self.tenant, self.project, self.run_class, self.handler, self.requires, *rules)
 
 

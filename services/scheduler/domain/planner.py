@@ -293,13 +293,13 @@ class _Cycle:
         """Whether its calls would find a bucket empty."""
         if not line.calls or not self._allowance:
             return False
-        return self._allowance.dry(line.tenant, line.calls) is not None
+        return self._allowance.dry(line.tenant, line.calls, line.wants) is not None
 
     def _grant(self, tenant: _Tenant, line: Line, ticket: Candidate, chosen: int, weight: float) -> None:
         self._slots.take(chosen, ticket)
         self._grants.append(Grant(chosen, ticket.key))
         if ticket.calls and self._allowance:
-            self._allowance.take(ticket.calls)
+            self._allowance.take(ticket.calls, ticket.wants)
         shared = not self._slots.polls[chosen].tenant
         tenant.running += weight if shared else 1
         tenant.left -= 1

@@ -10,6 +10,7 @@ from uuid import UUID
 from libs.kernel.epochs import StepFence
 from libs.kernel.ids import NIL, shard_of
 from libs.kernel.values import value
+from services.scheduler.domain.buckets import Wants
 from services.scheduler.domain.resources import Amounts
 
 POINT_GATEWAY = 1
@@ -84,6 +85,26 @@ class Contract:
 
 
 @value(frozen=True, slots=True)
+class Wanted:
+    """Capacity that a step waits for under a slot: so many calls of a tool, or of a model as `model:NAME`; until a time, 0: for
+    ever."""
+
+    slot: str
+    call: str
+    calls: int
+    until_ms: int
+
+    def lapsed(self, at_ms: int) -> bool:
+        """Whether its time has passed. A lease that was granted then was granted without it, whatever its bucket held."""
+        return 0 < self.until_ms <= at_ms
+
+    @property
+    def wants(self) -> Wants:
+        """Of one call nothing: each ticket waits for a call of whatever its step declares."""
+        return ((self.call, self.calls),) if self.calls > 1 else ()
+
+
+@value(frozen=True, slots=True)
 class Successor:
     """A step that needs nothing but the success of another: the same in every run of a workflow version."""
 
@@ -114,6 +135,8 @@ class Ticket:
     traceparent: str
     launched_by: str = ""
     """Name of the key that launched the run."""
+    wanted: Wanted | None = None
+    """What it waits for besides a worker."""
 
     @property
     def key(self) -> Key:
@@ -163,6 +186,7 @@ class TicketRow:
     """Slots that the step waits for since its last attempt yielded."""
     launched_by: str = ""
     """Name of the key that launched the run."""
+    wanted: Wanted | None = None
 
     @staticmethod
     def of(ticket: Ticket, now_ms: int, fence: StepFence, incarnation: int, raise_need: int = 0) -> "TicketRow":
@@ -198,6 +222,7 @@ class TicketRow:
             unresolved={},
             input_bytes=len(ticket.input),
             launched_by=ticket.launched_by,
+            wanted=ticket.wanted,
         )
 
     @property

@@ -7,7 +7,7 @@ import asyncpg
 from libs.kernel.epochs import Mode, StepFence
 from services.scheduler.domain.commits import GateState
 from services.scheduler.domain.resources import parse
-from services.scheduler.domain.ticket import Contract, End, Failure, Ticket, TicketRow, TicketState
+from services.scheduler.domain.ticket import Contract, End, Failure, Ticket, TicketRow, TicketState, Wanted
 
 Row = asyncpg.Record
 _STATES = {state.value: state for state in TicketState}
@@ -33,6 +33,19 @@ def unresolved_of(text: str) -> dict[str, int]:
         version, _, slot = line.partition("\t")
         found[slot] = max(int(version), found.get(slot, 0))
     return found
+
+
+def wanted_text(wanted: Wanted | None) -> str:
+    """What a ticket waits for, as a column holds it."""
+    return f"{wanted.calls}\n{wanted.until_ms}\n{wanted.call}\n{wanted.slot}" if wanted else ""
+
+
+def wanted_of(text: str) -> Wanted | None:
+    """See wanted_text."""
+    if not text:
+        return None
+    calls, until_ms, call, slot = text.split("\n")
+    return Wanted(slot, call, int(calls), int(until_ms))
 
 
 def ticket(row: Row) -> TicketRow:
@@ -79,6 +92,7 @@ def ticket(row: Row) -> TicketRow:
         awaits=lines(row["awaits"]),
         input_bytes=row["input_bytes"],
         launched_by=row["launched_by"],
+        wanted=wanted_of(row["wanted"]),
     )
 
 

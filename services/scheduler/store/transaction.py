@@ -104,7 +104,10 @@ class SchedulerTx:
 
     async def put_tickets(self, tickets: Sequence[Ticket], now_ms: int, first_incarnation: int) -> dict[Key, TicketRow]:
         """Stores tickets that are news."""
-        found = await self._tx.fetch(_Q.put_tickets, *_ticket_columns(tickets), now_ms, first_incarnation, self._tx.incarnation)
+        wanted = [rows.wanted_text(ticket.wanted) for ticket in tickets]
+        found = await self._tx.fetch(
+            _Q.put_tickets, *_ticket_columns(tickets), now_ms, first_incarnation, self._tx.incarnation, wanted
+        )
         asked = {ticket.key: ticket for ticket in tickets}
         return {(r["run_id"], r["step_key"]): rows.put_ticket(asked[(r["run_id"], r["step_key"])], r, now_ms) for r in found}
 
@@ -164,7 +167,7 @@ class SchedulerTx:
         )
         return {
             (r["run_id"], r["step_key"]): Granted(
-                r["lease_epoch"], r["input"], r["traceparent"], r["gate_epoch"], r["first_leased_ms"] == 0
+                r["lease_epoch"], r["input"], r["traceparent"], r["gate_epoch"], r["first_leased_ms"] == 0, now_ms
             )
             for r in found
         }

@@ -96,8 +96,9 @@ ON CONFLICT DO NOTHING;
 SELECT digest, spec FROM workflow_version WHERE digest = ANY ($1::bytea[]);
 
 -- name: waits
--- What the open steps of these runs wait for; `all_wait` where none of them can move.
-SELECT run_id, bool_and(state = 4) AS all_wait, string_agg(DISTINCT nullif(wait_reason, ''), ' ') AS reasons
+-- What the open steps of these runs wait for; `all_wait` where none of them can move. A step that is ready and says what it waits for
+-- waits as a ticket.
+SELECT run_id, bool_and(state = 4 OR wait_reason <> '') AS all_wait, string_agg(DISTINCT nullif(wait_reason, ''), ' ') AS reasons
   FROM step WHERE run_id = ANY ($1::uuid[]) AND state BETWEEN 2 AND 5 GROUP BY run_id;
 
 -- name: forget_runs

@@ -8,9 +8,9 @@ SELECT pg_advisory_xact_lock(k.key)
 -- name: add_waits
 -- What attempts ask, once per slot: a repeat is the first one.
 INSERT INTO wait (run_id, step_key, slot, tenant, project, kind, state, name, correlation, due_ms, payload, asked_ms, result, ended_ms,
-                  ended_by)
+                  ended_by, calls)
 SELECT * FROM unnest($1::uuid[], $2::text[], $3::text[], $4::text[], $5::text[], $6::smallint[], $7::smallint[], $8::text[], $9::text[],
-                     $10::bigint[], $11::bytea[], $12::bigint[], $13::bytea[], $14::bigint[], $15::text[])
+                     $10::bigint[], $11::bytea[], $12::bigint[], $13::bytea[], $14::bigint[], $15::text[], $16::int[])
  ORDER BY 1, 2, 3
 ON CONFLICT DO NOTHING
 RETURNING run_id, step_key, slot;
@@ -18,13 +18,13 @@ RETURNING run_id, step_key, slot;
 -- name: load_waits
 -- These slots.
 SELECT w.run_id, w.step_key, w.slot, w.kind, w.state, w.name, w.correlation, w.due_ms, w.payload, w.asked_ms, w.result, w.ended_ms,
-       w.ended_by
+       w.ended_by, w.calls
   FROM unnest($1::uuid[], $2::text[], $3::text[]) AS a(run_id, step_key, slot) JOIN wait AS w USING (run_id, step_key, slot);
 
 -- name: ended_waits
 -- What these steps have waited for: their next attempts are given it.
 SELECT w.run_id, w.step_key, w.slot, w.kind, w.state, w.name, w.correlation, w.due_ms, ''::bytea AS payload, w.asked_ms, w.result,
-       w.ended_ms, w.ended_by
+       w.ended_ms, w.ended_by, w.calls
   FROM unnest($1::uuid[], $2::text[]) AS a(run_id, step_key) JOIN wait AS w USING (run_id, step_key)
  WHERE w.state <> 1;
 
@@ -46,7 +46,7 @@ SELECT s.run_id, s.step_key FROM step AS s JOIN run AS r USING (run_id)
 -- Open waits that each of these events fits, oldest first: in the run that is named, else in any run of the project by correlation. $6: how
 -- many are wanted of each at most.
 SELECT a.place, w.run_id, w.step_key, w.slot, w.kind, w.state, w.name, w.correlation, w.due_ms, w.payload, w.asked_ms, w.result,
-       w.ended_ms, w.ended_by
+       w.ended_ms, w.ended_by, w.calls
   FROM unnest($1::int[], $2::uuid[], $3::text[], $4::text[], $5::text[], $7::text[]) AS a(place, run_id, tenant, project, name, correlation)
  CROSS JOIN LATERAL (
       (SELECT i.* FROM wait AS i JOIN run AS r USING (run_id)
@@ -107,13 +107,13 @@ RETURNING s.event_id;
 -- name: inputs_of
 -- Questions of these runs; their answers too.
 SELECT w.run_id, w.step_key, w.slot, w.kind, w.state, w.name, w.correlation, w.due_ms, w.payload, w.asked_ms, w.result, w.ended_ms,
-       w.ended_by
+       w.ended_by, w.calls
   FROM wait AS w WHERE w.run_id = ANY ($1::uuid[]) AND w.kind = 3 ORDER BY w.run_id, w.step_key, w.slot;
 
 -- name: page_inputs
 -- Questions of a run, whatever their state, after a step and slot.
 SELECT w.run_id, w.step_key, w.slot, w.kind, w.state, w.name, w.correlation, w.due_ms, w.payload, w.asked_ms, w.result, w.ended_ms,
-       w.ended_by, r.state AS run_state
+       w.ended_by, w.calls, r.state AS run_state
   FROM wait AS w JOIN run AS r USING (run_id)
  WHERE w.run_id = $1 AND w.kind = 3 AND (w.step_key, w.slot) > ($2, $3)
  ORDER BY w.step_key, w.slot LIMIT $4;
@@ -121,7 +121,7 @@ SELECT w.run_id, w.step_key, w.slot, w.kind, w.state, w.name, w.correlation, w.d
 -- name: page_open_inputs
 -- Open questions of a tenant, or of a project of it ($2), after a run, step and slot.
 SELECT w.run_id, w.step_key, w.slot, w.kind, w.state, w.name, w.correlation, w.due_ms, w.payload, w.asked_ms, w.result, w.ended_ms,
-       w.ended_by, r.state AS run_state
+       w.ended_by, w.calls, r.state AS run_state
   FROM wait AS w JOIN run AS r USING (run_id)
  WHERE w.tenant = $1 AND w.kind = 3 AND w.state = 1 AND r.state = 1 AND ($2 = '' OR w.project = $2) AND (w.due_ms = 0 OR w.due_ms > $7)
    AND (w.run_id, w.step_key, w.slot) > ($3, $4, $5)

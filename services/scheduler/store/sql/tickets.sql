@@ -10,16 +10,16 @@ SELECT shard_id, authority_epoch FROM take_locks($1::smallint[], $2::text[], $3:
 -- or whose end is under way, changes nothing. $24: incarnation to note for a step met for the first time (0: raise it first).
 INSERT INTO ticket AS t (run_id, step_key, shard_id, open, state, ticket_sequence, tenant, project, run_class, priority, deadline_ms,
                          handler, timeout_ms, lease_ttl_ms, tools, models, requires, points, input, workflow_digest,
-                         attempt_number, traceparent, resources, launched_by, enqueued_ms, incarnation)
+                         attempt_number, traceparent, resources, launched_by, enqueued_ms, incarnation, wanted)
 SELECT a.run_id, a.step_key, a.shard_id, true, 1, a.ticket_sequence, a.tenant, a.project, a.run_class, a.priority, a.deadline_ms,
        a.handler, a.timeout_ms, a.lease_ttl_ms, a.tools, a.models, a.requires, a.points, a.input, a.workflow_digest,
-       a.attempt_number, a.traceparent, a.resources, a.launched_by, $23, $24
+       a.attempt_number, a.traceparent, a.resources, a.launched_by, $23, $24, a.wanted
   FROM unnest($1::uuid[], $2::text[], $3::smallint[], $4::int[], $5::text[], $6::text[], $7::smallint[], $8::int[], $9::bigint[],
               $10::text[], $11::bigint[], $12::bigint[], $13::text[], $14::text[], $15::text[], $16::smallint[], $17::bytea[],
-              $18::bytea[], $19::int[], $20::text[], $21::text[], $22::text[])
+              $18::bytea[], $19::int[], $20::text[], $21::text[], $22::text[], $26::text[])
        AS a(run_id, step_key, shard_id, ticket_sequence, tenant, project, run_class, priority, deadline_ms, handler, timeout_ms,
             lease_ttl_ms, tools, models, requires, points, input, workflow_digest, attempt_number, traceparent,
-            resources, launched_by)
+            resources, launched_by, wanted)
   JOIN run_gate AS g ON g.run_id = a.run_id
  WHERE g.mode < 2 AND g.stamp = $25
  ORDER BY a.run_id, a.step_key
@@ -29,7 +29,7 @@ ON CONFLICT (run_id, step_key) DO UPDATE SET
        timeout_ms = excluded.timeout_ms, lease_ttl_ms = excluded.lease_ttl_ms, tools = excluded.tools, models = excluded.models,
        requires = excluded.requires, points = excluded.points, input = excluded.input, workflow_digest = excluded.workflow_digest,
        attempt_number = excluded.attempt_number, traceparent = excluded.traceparent, resources = excluded.resources,
-       launched_by = excluded.launched_by, enqueued_ms = excluded.enqueued_ms,
+       launched_by = excluded.launched_by, enqueued_ms = excluded.enqueued_ms, wanted = excluded.wanted,
        unresolved = ''
  WHERE excluded.ticket_sequence > t.ticket_sequence AND t.state NOT IN (2, 3)
 RETURNING t.run_id, t.step_key, t.authority_epoch, t.lease_epoch, t.attempt_id, t.incarnation, t.raise_need;
@@ -67,8 +67,8 @@ SELECT m.run_id, m.step_key, g.epoch AS gate_epoch, g.first_leased_ms FROM made 
 -- name: read_tickets
 -- Rows as they stand, without their inputs.
 SELECT t.run_id, t.step_key, t.state, t.ticket_sequence, t.tenant, t.project, t.run_class, t.priority, t.deadline_ms, t.handler,
-       t.timeout_ms, t.lease_ttl_ms, t.tools, t.models, t.requires, t.resources, t.launched_by, t.points, t.workflow_digest, t.attempt_number,
-       t.enqueued_ms,
+       t.timeout_ms, t.lease_ttl_ms, t.tools, t.models, t.requires, t.resources, t.launched_by, t.wanted, t.points,
+       t.workflow_digest, t.attempt_number, t.enqueued_ms,
        t.authority_epoch, t.lease_epoch, t.attempt_id, t.incarnation, t.raise_need, t.worker_id, t.claim_id, t.fleet, t.leased_ms,
        t.ended_attempt, t.ended_authority, t.ended_lease, t.ended_ms, t.end_kind, t.failure_class, t.failure_message, t.failure_type, t.report,
        t.unresolved, t.awaits, octet_length(t.input) AS input_bytes
@@ -84,8 +84,8 @@ SELECT t.run_id, t.step_key, t.state = 1 AS waits
 -- name: read_open_of_runs
 -- Everything open of these runs.
 SELECT t.run_id, t.step_key, t.state, t.ticket_sequence, t.tenant, t.project, t.run_class, t.priority, t.deadline_ms, t.handler,
-       t.timeout_ms, t.lease_ttl_ms, t.tools, t.models, t.requires, t.resources, t.launched_by, t.points, t.workflow_digest, t.attempt_number,
-       t.enqueued_ms,
+       t.timeout_ms, t.lease_ttl_ms, t.tools, t.models, t.requires, t.resources, t.launched_by, t.wanted, t.points,
+       t.workflow_digest, t.attempt_number, t.enqueued_ms,
        t.authority_epoch, t.lease_epoch, t.attempt_id, t.incarnation, t.raise_need, t.worker_id, t.claim_id, t.fleet, t.leased_ms,
        t.ended_attempt, t.ended_authority, t.ended_lease, t.ended_ms, t.end_kind, t.failure_class, t.failure_message, t.failure_type, t.report,
        t.unresolved, t.awaits, octet_length(t.input) AS input_bytes

@@ -199,7 +199,7 @@ class Event(google.protobuf.message.Message):
 
     @property
     def command_answered(self) -> Global___CommandAnswered:
-        """launch → readiness."""
+        """launch, scheduler → readiness."""
 
     @property
     def approval_consumed(self) -> Global___ApprovalConsumed:
@@ -442,6 +442,7 @@ class StepReady(google.protobuf.message.Message):
     WORKFLOW_DIGEST_FIELD_NUMBER: builtins.int
     SUCCESSORS_FIELD_NUMBER: builtins.int
     LAUNCHED_BY_FIELD_NUMBER: builtins.int
+    CAPACITY_FIELD_NUMBER: builtins.int
     run_id: builtins.bytes
     """The run."""
     step_key: builtins.str
@@ -476,6 +477,10 @@ class StepReady(google.protobuf.message.Message):
     def successors(self) -> Global___Successors:
         """What follows the step's success by that alone."""
 
+    @property
+    def capacity(self) -> Global___CapacityWait:
+        """What must be to be had before the step is leased, until a time; unset: what its contract says is all."""
+
     def __init__(
         self,
         *,
@@ -494,13 +499,47 @@ class StepReady(google.protobuf.message.Message):
         workflow_digest: builtins.bytes = ...,
         successors: Global___Successors | None = ...,
         launched_by: builtins.str = ...,
+        capacity: Global___CapacityWait | None = ...,
     ) -> None: ...
-    _HasFieldArgType: typing_extensions.TypeAlias = typing.Literal["contract", b"contract", "successors", b"successors"]
+    _HasFieldArgType: typing_extensions.TypeAlias = typing.Literal["capacity", b"capacity", "contract", b"contract", "successors", b"successors"]
     def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
-    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["attempt_number", b"attempt_number", "contract", b"contract", "deadline_ms", b"deadline_ms", "epoch", b"epoch", "input", b"input", "launched_by", b"launched_by", "priority", b"priority", "project", b"project", "run_class", b"run_class", "run_id", b"run_id", "step_key", b"step_key", "successors", b"successors", "tenant", b"tenant", "ticket_sequence", b"ticket_sequence", "workflow_digest", b"workflow_digest"]
+    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["attempt_number", b"attempt_number", "capacity", b"capacity", "contract", b"contract", "deadline_ms", b"deadline_ms", "epoch", b"epoch", "input", b"input", "launched_by", b"launched_by", "priority", b"priority", "project", b"project", "run_class", b"run_class", "run_id", b"run_id", "step_key", b"step_key", "successors", b"successors", "tenant", b"tenant", "ticket_sequence", b"ticket_sequence", "workflow_digest", b"workflow_digest"]
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
 
 Global___StepReady: typing_extensions.TypeAlias = StepReady
+
+@typing.final
+class CapacityWait(google.protobuf.message.Message):
+    """A step that waits for capacity: its ticket waits in the queue until the buckets before a tool or model have so many calls for its
+    tenant. The lease says which of both came, and the slot's wait ends with that.
+    """
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    SLOT_FIELD_NUMBER: builtins.int
+    CALL_FIELD_NUMBER: builtins.int
+    CALLS_FIELD_NUMBER: builtins.int
+    UNTIL_MS_FIELD_NUMBER: builtins.int
+    slot: builtins.str
+    """The slot under which the step waits."""
+    call: builtins.str
+    """The tool, or `model:NAME`; one that the step's contract names."""
+    calls: builtins.int
+    """How many calls, at least 1; more than a bucket can hold means a full one."""
+    until_ms: builtins.int
+    """Then the step is leased without it, milliseconds since the Unix epoch; 0: never."""
+    def __init__(
+        self,
+        *,
+        slot: builtins.str = ...,
+        call: builtins.str = ...,
+        calls: builtins.int = ...,
+        until_ms: builtins.int = ...,
+    ) -> None: ...
+    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["call", b"call", "calls", b"calls", "slot", b"slot", "until_ms", b"until_ms"]
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+
+Global___CapacityWait: typing_extensions.TypeAlias = CapacityWait
 
 @typing.final
 class Successors(google.protobuf.message.Message):
@@ -824,7 +863,9 @@ Global___CommandRecorded: typing_extensions.TypeAlias = CommandRecorded
 
 @typing.final
 class CommandAnswered(google.protobuf.message.Message):
-    """What launch decides of a command has an answer. It may come before the command, and ends the wait of its slot, once."""
+    """What launch decides of a command has an answer, or a wait for capacity is over because the scheduler leased the step. It may come
+    before the command, and ends the wait of its slot, once.
+    """
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
@@ -836,6 +877,7 @@ class CommandAnswered(google.protobuf.message.Message):
     RESULT_FIELD_NUMBER: builtins.int
     BY_FIELD_NUMBER: builtins.int
     AT_MS_FIELD_NUMBER: builtins.int
+    TIMED_OUT_FIELD_NUMBER: builtins.int
     run_id: builtins.bytes
     """The run."""
     step_key: builtins.str
@@ -843,7 +885,7 @@ class CommandAnswered(google.protobuf.message.Message):
     slot: builtins.str
     """The command's slot."""
     kind: Global___CommandKind.ValueType
-    """What was asked: APPROVAL, JOIN or BUDGET."""
+    """What was asked: APPROVAL, JOIN or BUDGET of launch; WAIT of the scheduler, for capacity."""
     refused: builtins.bool
     """What was asked could not be done; `by` says why."""
     result: builtins.bytes
@@ -852,6 +894,8 @@ class CommandAnswered(google.protobuf.message.Message):
     """Who or what decided."""
     at_ms: builtins.int
     """When, milliseconds since the Unix epoch."""
+    timed_out: builtins.bool
+    """It ended because its time had passed."""
     def __init__(
         self,
         *,
@@ -863,8 +907,9 @@ class CommandAnswered(google.protobuf.message.Message):
         result: builtins.bytes = ...,
         by: builtins.str = ...,
         at_ms: builtins.int = ...,
+        timed_out: builtins.bool = ...,
     ) -> None: ...
-    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["at_ms", b"at_ms", "by", b"by", "kind", b"kind", "refused", b"refused", "result", b"result", "run_id", b"run_id", "slot", b"slot", "step_key", b"step_key"]
+    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["at_ms", b"at_ms", "by", b"by", "kind", b"kind", "refused", b"refused", "result", b"result", "run_id", b"run_id", "slot", b"slot", "step_key", b"step_key", "timed_out", b"timed_out"]
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
 
 Global___CommandAnswered: typing_extensions.TypeAlias = CommandAnswered

@@ -30,7 +30,7 @@ from runway.common.v1 import common_pb2 as runway_dot_common_dot_v1_dot_common__
 from runway.common.v1 import policy_pb2 as runway_dot_common_dot_v1_dot_policy__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n(runway/scheduler/v1/worker_service.proto\x12\x13runway.scheduler.v1\x1a\x1b\x62uf/validate/validate.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1cgoogle/protobuf/struct.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1drunway/common/v1/common.proto\x1a\x1drunway/common/v1/policy.proto\"\xb9\x04\n\x14\x43laimAttemptsRequest\x12\x19\n\x08\x63laim_id\x18\x01 \x01(\x0c\x42\x07\xbaH\x04z\x02h\x10\x12\x1d\n\tworker_id\x18\x02 \x01(\tB\n\xbaH\x07r\x05\x10\x01\x18\x80\x01\x12\x19\n\x05slots\x18\x03 \x01(\x05\x42\n\xbaH\x07\x1a\x05\x18\xe8\x07(\x01\x12&\n\x08handlers\x18\x04 \x03(\tB\x14\xbaH\x11\x92\x01\x0e\x08\x01\x10\xd0\x0f\"\x07r\x05\x10\x01\x18\xf0\x01\x12\x1e\n\x0c\x63\x61pabilities\x18\x05 \x03(\tB\x08\xbaH\x05\x92\x01\x02\x10@\x12\'\n\x04wait\x18\x06 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x1a\n\tmax_bytes\x18\x07 \x01(\x05\x42\x07\xbaH\x04\x1a\x02(\x00\x12Y\n\x04\x66ree\x18\x08 \x03(\x0b\x32\x33.runway.scheduler.v1.ClaimAttemptsRequest.FreeEntryB\x16\xbaH\x13\x9a\x01\x10\x10 \"\x06r\x04\x10\x01\x18\x64*\x04\"\x02(\x00\x12\x63\n\tresources\x18\t \x03(\x0b\x32\x38.runway.scheduler.v1.ClaimAttemptsRequest.ResourcesEntryB\x16\xbaH\x13\x9a\x01\x10\x10 \"\x06r\x04\x10\x01\x18\x64*\x04\"\x02(\x00\x12 \n\x0btotal_slots\x18\n \x01(\x05\x42\x0b\xbaH\x08\x1a\x06\x18\xc0\x84=(\x00\x1a+\n\tFreeEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x03:\x02\x38\x01\x1a\x30\n\x0eResourcesEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x03:\x02\x38\x01\"\xfa\x04\n\x05Lease\x12\x13\n\x0blease_token\x18\x01 \x01(\x0c\x12\x0e\n\x06run_id\x18\x02 \x01(\t\x12\x10\n\x08step_key\x18\x03 \x01(\t\x12\x12\n\nattempt_id\x18\x04 \x01(\x0c\x12\x13\n\x0blease_epoch\x18\x05 \x01(\x03\x12\x17\n\x0f\x61uthority_epoch\x18\x06 \x01(\x03\x12\r\n\x05\x65poch\x18\x07 \x01(\x03\x12\x0f\n\x07handler\x18\x08 \x01(\t\x12%\n\x05input\x18\t \x01(\x0b\x32\x16.google.protobuf.Value\x12\x16\n\x0e\x61ttempt_number\x18\n \x01(\x05\x12,\n\x08\x64\x65\x61\x64line\x18\x0b \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12*\n\x07timeout\x18\x0c \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x35\n\x12heartbeat_interval\x18\r \x01(\x0b\x32\x19.google.protobuf.Duration\x12,\n\tlease_ttl\x18\x0e \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x0e\n\x06tenant\x18\x0f \x01(\t\x12\x0f\n\x07project\x18\x10 \x01(\t\x12\x13\n\x0btraceparent\x18\x11 \x01(\t\x12\x34\n\x10token_expires_at\x18\x12 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12<\n\tresources\x18\x13 \x03(\x0b\x32).runway.scheduler.v1.Lease.ResourcesEntry\x1a\x30\n\x0eResourcesEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x03:\x02\x38\x01\"C\n\x15\x43laimAttemptsResponse\x12*\n\x06leases\x18\x01 \x03(\x0b\x32\x1a.runway.scheduler.v1.Lease\"u\n\tHeartbeat\x12\x18\n\x06run_id\x18\x01 \x01(\tB\x08\xbaH\x05r\x03\xb0\x01\x01\x12\x1b\n\nattempt_id\x18\x02 \x01(\x0c\x42\x07\xbaH\x04z\x02h\x10\x12\x13\n\x0blease_epoch\x18\x03 \x01(\x03\x12\x1c\n\x08step_key\x18\x04 \x01(\tB\n\xbaH\x07r\x05\x10\x01\x18\xc8\x01\"x\n\x18HeartbeatAttemptsRequest\x12\x1d\n\tworker_id\x18\x01 \x01(\tB\n\xbaH\x07r\x05\x10\x01\x18\x80\x01\x12=\n\nheartbeats\x18\x02 \x03(\x0b\x32\x1e.runway.scheduler.v1.HeartbeatB\t\xbaH\x06\x92\x01\x03\x10\x90N\"\xa4\x01\n\x0fHeartbeatResult\x12\x30\n\x06status\x18\x01 \x01(\x0e\x32 .runway.scheduler.v1.LeaseStatus\x12\x13\n\x0blease_token\x18\x02 \x01(\x0c\x12\x34\n\x10token_expires_at\x18\x03 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x14\n\x0cplease_yield\x18\x04 \x01(\x08\"R\n\x19HeartbeatAttemptsResponse\x12\x35\n\x07results\x18\x01 \x03(\x0b\x32$.runway.scheduler.v1.HeartbeatResult\"\xbe\x01\n\nCompletion\x12\x1f\n\x0blease_token\x18\x01 \x01(\x0c\x42\n\xbaH\x07z\x05\x10\x01\x18\x80\x08\x12(\n\x06output\x18\x02 \x01(\x0b\x32\x16.google.protobuf.ValueH\x00\x12,\n\x07\x66\x61ilure\x18\x03 \x01(\x0b\x32\x19.runway.common.v1.FailureH\x00\x12-\n\x07yielded\x18\x04 \x01(\x0b\x32\x1a.runway.scheduler.v1.YieldH\x00\x42\x08\n\x06result\"^\n\x05Yield\x12\x17\n\x06reason\x18\x01 \x01(\tB\x07\xbaH\x04r\x02\x18\x64\x12<\n\x08\x63ommands\x18\x02 \x03(\x0b\x32 .runway.scheduler.v1.CommandItemB\x08\xbaH\x05\x92\x01\x02\x10\x64\"\\\n\x17\x43ompleteAttemptsRequest\x12\x41\n\x0b\x63ompletions\x18\x01 \x03(\x0b\x32\x1f.runway.scheduler.v1.CompletionB\x0b\xbaH\x08\x92\x01\x05\x08\x01\x10\xe8\x07\"P\n\x10\x43ompletionResult\x12\x10\n\x08recorded\x18\x01 \x01(\x08\x12*\n\x05\x65rror\x18\x02 \x01(\x0b\x32\x1b.runway.common.v1.ItemError\"R\n\x18\x43ompleteAttemptsResponse\x12\x36\n\x07results\x18\x01 \x03(\x0b\x32%.runway.scheduler.v1.CompletionResult\"\x8c\x01\n\x0b\x43ommandItem\x12\x18\n\x04slot\x18\x01 \x01(\tB\n\xbaH\x07r\x05\x10\x01\x18\xc8\x01\x12:\n\x04type\x18\x02 \x01(\x0e\x32 .runway.scheduler.v1.CommandTypeB\n\xbaH\x07\x82\x01\x04\x10\x01 \x00\x12\'\n\x07payload\x18\x03 \x01(\x0b\x32\x16.google.protobuf.Value\"r\n\x0f\x41ttemptCommands\x12\x1f\n\x0blease_token\x18\x01 \x01(\x0c\x42\n\xbaH\x07z\x05\x10\x01\x18\x80\x08\x12>\n\x08\x63ommands\x18\x02 \x03(\x0b\x32 .runway.scheduler.v1.CommandItemB\n\xbaH\x07\x92\x01\x04\x08\x01\x10\x64\"\\\n\x15RecordCommandsRequest\x12\x43\n\x08\x61ttempts\x18\x01 \x03(\x0b\x32$.runway.scheduler.v1.AttemptCommandsB\x0b\xbaH\x08\x92\x01\x05\x08\x01\x10\xc8\x01\"N\n\x0e\x43ommandsResult\x12\x10\n\x08recorded\x18\x01 \x01(\x08\x12*\n\x05\x65rror\x18\x02 \x01(\x0b\x32\x1b.runway.common.v1.ItemError\"N\n\x16RecordCommandsResponse\x12\x34\n\x07results\x18\x01 \x03(\x0b\x32#.runway.scheduler.v1.CommandsResult\"A\n\x07Renewal\x12\x1f\n\x0blease_token\x18\x01 \x01(\x0c\x42\n\xbaH\x07z\x05\x10\x01\x18\x80\x08\x12\x15\n\rrefused_epoch\x18\x02 \x01(\x03\"Q\n\x12RenewLeasesRequest\x12;\n\x08renewals\x18\x01 \x03(\x0b\x32\x1c.runway.scheduler.v1.RenewalB\x0b\xbaH\x08\x92\x01\x05\x08\x01\x10\xe8\x07\"\x95\x01\n\rRenewalResult\x12\x13\n\x0blease_token\x18\x01 \x01(\x0c\x12\x34\n\x10token_expires_at\x18\x02 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\r\n\x05\x65poch\x18\x03 \x01(\x03\x12*\n\x05\x65rror\x18\x04 \x01(\x0b\x32\x1b.runway.common.v1.ItemError\"J\n\x13RenewLeasesResponse\x12\x33\n\x07results\x18\x01 \x03(\x0b\x32\".runway.scheduler.v1.RenewalResult*\x91\x01\n\x0bLeaseStatus\x12\x1c\n\x18LEASE_STATUS_UNSPECIFIED\x10\x00\x12\x15\n\x11LEASE_STATUS_LIVE\x10\x01\x12\x17\n\x13LEASE_STATUS_FENCED\x10\x02\x12\x1a\n\x16LEASE_STATUS_CANCELLED\x10\x03\x12\x18\n\x14LEASE_STATUS_UNKNOWN\x10\x04*\xd6\x01\n\x0b\x43ommandType\x12\x1c\n\x18\x43OMMAND_TYPE_UNSPECIFIED\x10\x00\x12\x16\n\x12\x43OMMAND_TYPE_SPAWN\x10\x01\x12\x17\n\x13\x43OMMAND_TYPE_EXPAND\x10\x02\x12\x15\n\x11\x43OMMAND_TYPE_WAIT\x10\x03\x12\x19\n\x15\x43OMMAND_TYPE_APPROVAL\x10\x04\x12\x16\n\x12\x43OMMAND_TYPE_INPUT\x10\x05\x12\x15\n\x11\x43OMMAND_TYPE_JOIN\x10\x06\x12\x17\n\x13\x43OMMAND_TYPE_BUDGET\x10\x07\x32\x9c\x05\n\rWorkerService\x12~\n\rClaimAttempts\x12).runway.scheduler.v1.ClaimAttemptsRequest\x1a*.runway.scheduler.v1.ClaimAttemptsResponse\"\x16\xa8\xbb\x18\x03\xb8\xbb\x18\x02\xc0\xbb\x18\x01\xca\xbb\x18\x06worker\x12\x86\x01\n\x11HeartbeatAttempts\x12-.runway.scheduler.v1.HeartbeatAttemptsRequest\x1a..runway.scheduler.v1.HeartbeatAttemptsResponse\"\x12\xa8\xbb\x18\x03\xb0\xbb\x18\x02\xca\xbb\x18\x06worker\x12\x87\x01\n\x10\x43ompleteAttempts\x12,.runway.scheduler.v1.CompleteAttemptsRequest\x1a-.runway.scheduler.v1.CompleteAttemptsResponse\"\x16\xa8\xbb\x18\x03\xb0\xbb\x18\x02\xb8\xbb\x18\x03\xca\xbb\x18\x06worker\x12\x81\x01\n\x0eRecordCommands\x12*.runway.scheduler.v1.RecordCommandsRequest\x1a+.runway.scheduler.v1.RecordCommandsResponse\"\x16\xa8\xbb\x18\x03\xb0\xbb\x18\x02\xb8\xbb\x18\x03\xca\xbb\x18\x06worker\x12t\n\x0bRenewLeases\x12\'.runway.scheduler.v1.RenewLeasesRequest\x1a(.runway.scheduler.v1.RenewLeasesResponse\"\x12\xa8\xbb\x18\x03\xb0\xbb\x18\x02\xca\xbb\x18\x06workerb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n(runway/scheduler/v1/worker_service.proto\x12\x13runway.scheduler.v1\x1a\x1b\x62uf/validate/validate.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1cgoogle/protobuf/struct.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1drunway/common/v1/common.proto\x1a\x1drunway/common/v1/policy.proto\"\xb9\x04\n\x14\x43laimAttemptsRequest\x12\x19\n\x08\x63laim_id\x18\x01 \x01(\x0c\x42\x07\xbaH\x04z\x02h\x10\x12\x1d\n\tworker_id\x18\x02 \x01(\tB\n\xbaH\x07r\x05\x10\x01\x18\x80\x01\x12\x19\n\x05slots\x18\x03 \x01(\x05\x42\n\xbaH\x07\x1a\x05\x18\xe8\x07(\x01\x12&\n\x08handlers\x18\x04 \x03(\tB\x14\xbaH\x11\x92\x01\x0e\x08\x01\x10\xd0\x0f\"\x07r\x05\x10\x01\x18\xf0\x01\x12\x1e\n\x0c\x63\x61pabilities\x18\x05 \x03(\tB\x08\xbaH\x05\x92\x01\x02\x10@\x12\'\n\x04wait\x18\x06 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x1a\n\tmax_bytes\x18\x07 \x01(\x05\x42\x07\xbaH\x04\x1a\x02(\x00\x12Y\n\x04\x66ree\x18\x08 \x03(\x0b\x32\x33.runway.scheduler.v1.ClaimAttemptsRequest.FreeEntryB\x16\xbaH\x13\x9a\x01\x10\x10 \"\x06r\x04\x10\x01\x18\x64*\x04\"\x02(\x00\x12\x63\n\tresources\x18\t \x03(\x0b\x32\x38.runway.scheduler.v1.ClaimAttemptsRequest.ResourcesEntryB\x16\xbaH\x13\x9a\x01\x10\x10 \"\x06r\x04\x10\x01\x18\x64*\x04\"\x02(\x00\x12 \n\x0btotal_slots\x18\n \x01(\x05\x42\x0b\xbaH\x08\x1a\x06\x18\xc0\x84=(\x00\x1a+\n\tFreeEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x03:\x02\x38\x01\x1a\x30\n\x0eResourcesEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x03:\x02\x38\x01\"\x96\x05\n\x05Lease\x12\x13\n\x0blease_token\x18\x01 \x01(\x0c\x12\x0e\n\x06run_id\x18\x02 \x01(\t\x12\x10\n\x08step_key\x18\x03 \x01(\t\x12\x12\n\nattempt_id\x18\x04 \x01(\x0c\x12\x13\n\x0blease_epoch\x18\x05 \x01(\x03\x12\x17\n\x0f\x61uthority_epoch\x18\x06 \x01(\x03\x12\r\n\x05\x65poch\x18\x07 \x01(\x03\x12\x0f\n\x07handler\x18\x08 \x01(\t\x12%\n\x05input\x18\t \x01(\x0b\x32\x16.google.protobuf.Value\x12\x16\n\x0e\x61ttempt_number\x18\n \x01(\x05\x12,\n\x08\x64\x65\x61\x64line\x18\x0b \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12*\n\x07timeout\x18\x0c \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x35\n\x12heartbeat_interval\x18\r \x01(\x0b\x32\x19.google.protobuf.Duration\x12,\n\tlease_ttl\x18\x0e \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x0e\n\x06tenant\x18\x0f \x01(\t\x12\x0f\n\x07project\x18\x10 \x01(\t\x12\x13\n\x0btraceparent\x18\x11 \x01(\t\x12\x34\n\x10token_expires_at\x18\x12 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12<\n\tresources\x18\x13 \x03(\x0b\x32).runway.scheduler.v1.Lease.ResourcesEntry\x12\x1a\n\x12\x63\x61pacity_timed_out\x18\x14 \x01(\x08\x1a\x30\n\x0eResourcesEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x03:\x02\x38\x01\"C\n\x15\x43laimAttemptsResponse\x12*\n\x06leases\x18\x01 \x03(\x0b\x32\x1a.runway.scheduler.v1.Lease\"u\n\tHeartbeat\x12\x18\n\x06run_id\x18\x01 \x01(\tB\x08\xbaH\x05r\x03\xb0\x01\x01\x12\x1b\n\nattempt_id\x18\x02 \x01(\x0c\x42\x07\xbaH\x04z\x02h\x10\x12\x13\n\x0blease_epoch\x18\x03 \x01(\x03\x12\x1c\n\x08step_key\x18\x04 \x01(\tB\n\xbaH\x07r\x05\x10\x01\x18\xc8\x01\"x\n\x18HeartbeatAttemptsRequest\x12\x1d\n\tworker_id\x18\x01 \x01(\tB\n\xbaH\x07r\x05\x10\x01\x18\x80\x01\x12=\n\nheartbeats\x18\x02 \x03(\x0b\x32\x1e.runway.scheduler.v1.HeartbeatB\t\xbaH\x06\x92\x01\x03\x10\x90N\"\xa4\x01\n\x0fHeartbeatResult\x12\x30\n\x06status\x18\x01 \x01(\x0e\x32 .runway.scheduler.v1.LeaseStatus\x12\x13\n\x0blease_token\x18\x02 \x01(\x0c\x12\x34\n\x10token_expires_at\x18\x03 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x14\n\x0cplease_yield\x18\x04 \x01(\x08\"R\n\x19HeartbeatAttemptsResponse\x12\x35\n\x07results\x18\x01 \x03(\x0b\x32$.runway.scheduler.v1.HeartbeatResult\"\xbe\x01\n\nCompletion\x12\x1f\n\x0blease_token\x18\x01 \x01(\x0c\x42\n\xbaH\x07z\x05\x10\x01\x18\x80\x08\x12(\n\x06output\x18\x02 \x01(\x0b\x32\x16.google.protobuf.ValueH\x00\x12,\n\x07\x66\x61ilure\x18\x03 \x01(\x0b\x32\x19.runway.common.v1.FailureH\x00\x12-\n\x07yielded\x18\x04 \x01(\x0b\x32\x1a.runway.scheduler.v1.YieldH\x00\x42\x08\n\x06result\"^\n\x05Yield\x12\x17\n\x06reason\x18\x01 \x01(\tB\x07\xbaH\x04r\x02\x18\x64\x12<\n\x08\x63ommands\x18\x02 \x03(\x0b\x32 .runway.scheduler.v1.CommandItemB\x08\xbaH\x05\x92\x01\x02\x10\x64\"\\\n\x17\x43ompleteAttemptsRequest\x12\x41\n\x0b\x63ompletions\x18\x01 \x03(\x0b\x32\x1f.runway.scheduler.v1.CompletionB\x0b\xbaH\x08\x92\x01\x05\x08\x01\x10\xe8\x07\"P\n\x10\x43ompletionResult\x12\x10\n\x08recorded\x18\x01 \x01(\x08\x12*\n\x05\x65rror\x18\x02 \x01(\x0b\x32\x1b.runway.common.v1.ItemError\"R\n\x18\x43ompleteAttemptsResponse\x12\x36\n\x07results\x18\x01 \x03(\x0b\x32%.runway.scheduler.v1.CompletionResult\"\x8c\x01\n\x0b\x43ommandItem\x12\x18\n\x04slot\x18\x01 \x01(\tB\n\xbaH\x07r\x05\x10\x01\x18\xc8\x01\x12:\n\x04type\x18\x02 \x01(\x0e\x32 .runway.scheduler.v1.CommandTypeB\n\xbaH\x07\x82\x01\x04\x10\x01 \x00\x12\'\n\x07payload\x18\x03 \x01(\x0b\x32\x16.google.protobuf.Value\"r\n\x0f\x41ttemptCommands\x12\x1f\n\x0blease_token\x18\x01 \x01(\x0c\x42\n\xbaH\x07z\x05\x10\x01\x18\x80\x08\x12>\n\x08\x63ommands\x18\x02 \x03(\x0b\x32 .runway.scheduler.v1.CommandItemB\n\xbaH\x07\x92\x01\x04\x08\x01\x10\x64\"\\\n\x15RecordCommandsRequest\x12\x43\n\x08\x61ttempts\x18\x01 \x03(\x0b\x32$.runway.scheduler.v1.AttemptCommandsB\x0b\xbaH\x08\x92\x01\x05\x08\x01\x10\xc8\x01\"N\n\x0e\x43ommandsResult\x12\x10\n\x08recorded\x18\x01 \x01(\x08\x12*\n\x05\x65rror\x18\x02 \x01(\x0b\x32\x1b.runway.common.v1.ItemError\"N\n\x16RecordCommandsResponse\x12\x34\n\x07results\x18\x01 \x03(\x0b\x32#.runway.scheduler.v1.CommandsResult\"A\n\x07Renewal\x12\x1f\n\x0blease_token\x18\x01 \x01(\x0c\x42\n\xbaH\x07z\x05\x10\x01\x18\x80\x08\x12\x15\n\rrefused_epoch\x18\x02 \x01(\x03\"Q\n\x12RenewLeasesRequest\x12;\n\x08renewals\x18\x01 \x03(\x0b\x32\x1c.runway.scheduler.v1.RenewalB\x0b\xbaH\x08\x92\x01\x05\x08\x01\x10\xe8\x07\"\x95\x01\n\rRenewalResult\x12\x13\n\x0blease_token\x18\x01 \x01(\x0c\x12\x34\n\x10token_expires_at\x18\x02 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\r\n\x05\x65poch\x18\x03 \x01(\x03\x12*\n\x05\x65rror\x18\x04 \x01(\x0b\x32\x1b.runway.common.v1.ItemError\"J\n\x13RenewLeasesResponse\x12\x33\n\x07results\x18\x01 \x03(\x0b\x32\".runway.scheduler.v1.RenewalResult*\x91\x01\n\x0bLeaseStatus\x12\x1c\n\x18LEASE_STATUS_UNSPECIFIED\x10\x00\x12\x15\n\x11LEASE_STATUS_LIVE\x10\x01\x12\x17\n\x13LEASE_STATUS_FENCED\x10\x02\x12\x1a\n\x16LEASE_STATUS_CANCELLED\x10\x03\x12\x18\n\x14LEASE_STATUS_UNKNOWN\x10\x04*\xd6\x01\n\x0b\x43ommandType\x12\x1c\n\x18\x43OMMAND_TYPE_UNSPECIFIED\x10\x00\x12\x16\n\x12\x43OMMAND_TYPE_SPAWN\x10\x01\x12\x17\n\x13\x43OMMAND_TYPE_EXPAND\x10\x02\x12\x15\n\x11\x43OMMAND_TYPE_WAIT\x10\x03\x12\x19\n\x15\x43OMMAND_TYPE_APPROVAL\x10\x04\x12\x16\n\x12\x43OMMAND_TYPE_INPUT\x10\x05\x12\x15\n\x11\x43OMMAND_TYPE_JOIN\x10\x06\x12\x17\n\x13\x43OMMAND_TYPE_BUDGET\x10\x07\x32\x9c\x05\n\rWorkerService\x12~\n\rClaimAttempts\x12).runway.scheduler.v1.ClaimAttemptsRequest\x1a*.runway.scheduler.v1.ClaimAttemptsResponse\"\x16\xa8\xbb\x18\x03\xb8\xbb\x18\x02\xc0\xbb\x18\x01\xca\xbb\x18\x06worker\x12\x86\x01\n\x11HeartbeatAttempts\x12-.runway.scheduler.v1.HeartbeatAttemptsRequest\x1a..runway.scheduler.v1.HeartbeatAttemptsResponse\"\x12\xa8\xbb\x18\x03\xb0\xbb\x18\x02\xca\xbb\x18\x06worker\x12\x87\x01\n\x10\x43ompleteAttempts\x12,.runway.scheduler.v1.CompleteAttemptsRequest\x1a-.runway.scheduler.v1.CompleteAttemptsResponse\"\x16\xa8\xbb\x18\x03\xb0\xbb\x18\x02\xb8\xbb\x18\x03\xca\xbb\x18\x06worker\x12\x81\x01\n\x0eRecordCommands\x12*.runway.scheduler.v1.RecordCommandsRequest\x1a+.runway.scheduler.v1.RecordCommandsResponse\"\x16\xa8\xbb\x18\x03\xb0\xbb\x18\x02\xb8\xbb\x18\x03\xca\xbb\x18\x06worker\x12t\n\x0bRenewLeases\x12\'.runway.scheduler.v1.RenewLeasesRequest\x1a(.runway.scheduler.v1.RenewLeasesResponse\"\x12\xa8\xbb\x18\x03\xb0\xbb\x18\x02\xca\xbb\x18\x06workerb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -103,10 +103,10 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_WORKERSERVICE'].methods_by_name['RecordCommands']._serialized_options = b'\250\273\030\003\260\273\030\002\270\273\030\003\312\273\030\006worker'
   _globals['_WORKERSERVICE'].methods_by_name['RenewLeases']._loaded_options = None
   _globals['_WORKERSERVICE'].methods_by_name['RenewLeases']._serialized_options = b'\250\273\030\003\260\273\030\002\312\273\030\006worker'
-  _globals['_LEASESTATUS']._serialized_start=3462
-  _globals['_LEASESTATUS']._serialized_end=3607
-  _globals['_COMMANDTYPE']._serialized_start=3610
-  _globals['_COMMANDTYPE']._serialized_end=3824
+  _globals['_LEASESTATUS']._serialized_start=3490
+  _globals['_LEASESTATUS']._serialized_end=3635
+  _globals['_COMMANDTYPE']._serialized_start=3638
+  _globals['_COMMANDTYPE']._serialized_end=3852
   _globals['_CLAIMATTEMPTSREQUEST']._serialized_start=252
   _globals['_CLAIMATTEMPTSREQUEST']._serialized_end=821
   _globals['_CLAIMATTEMPTSREQUEST_FREEENTRY']._serialized_start=728
@@ -114,47 +114,47 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_CLAIMATTEMPTSREQUEST_RESOURCESENTRY']._serialized_start=773
   _globals['_CLAIMATTEMPTSREQUEST_RESOURCESENTRY']._serialized_end=821
   _globals['_LEASE']._serialized_start=824
-  _globals['_LEASE']._serialized_end=1458
+  _globals['_LEASE']._serialized_end=1486
   _globals['_LEASE_RESOURCESENTRY']._serialized_start=773
   _globals['_LEASE_RESOURCESENTRY']._serialized_end=821
-  _globals['_CLAIMATTEMPTSRESPONSE']._serialized_start=1460
-  _globals['_CLAIMATTEMPTSRESPONSE']._serialized_end=1527
-  _globals['_HEARTBEAT']._serialized_start=1529
-  _globals['_HEARTBEAT']._serialized_end=1646
-  _globals['_HEARTBEATATTEMPTSREQUEST']._serialized_start=1648
-  _globals['_HEARTBEATATTEMPTSREQUEST']._serialized_end=1768
-  _globals['_HEARTBEATRESULT']._serialized_start=1771
-  _globals['_HEARTBEATRESULT']._serialized_end=1935
-  _globals['_HEARTBEATATTEMPTSRESPONSE']._serialized_start=1937
-  _globals['_HEARTBEATATTEMPTSRESPONSE']._serialized_end=2019
-  _globals['_COMPLETION']._serialized_start=2022
-  _globals['_COMPLETION']._serialized_end=2212
-  _globals['_YIELD']._serialized_start=2214
-  _globals['_YIELD']._serialized_end=2308
-  _globals['_COMPLETEATTEMPTSREQUEST']._serialized_start=2310
-  _globals['_COMPLETEATTEMPTSREQUEST']._serialized_end=2402
-  _globals['_COMPLETIONRESULT']._serialized_start=2404
-  _globals['_COMPLETIONRESULT']._serialized_end=2484
-  _globals['_COMPLETEATTEMPTSRESPONSE']._serialized_start=2486
-  _globals['_COMPLETEATTEMPTSRESPONSE']._serialized_end=2568
-  _globals['_COMMANDITEM']._serialized_start=2571
-  _globals['_COMMANDITEM']._serialized_end=2711
-  _globals['_ATTEMPTCOMMANDS']._serialized_start=2713
-  _globals['_ATTEMPTCOMMANDS']._serialized_end=2827
-  _globals['_RECORDCOMMANDSREQUEST']._serialized_start=2829
-  _globals['_RECORDCOMMANDSREQUEST']._serialized_end=2921
-  _globals['_COMMANDSRESULT']._serialized_start=2923
-  _globals['_COMMANDSRESULT']._serialized_end=3001
-  _globals['_RECORDCOMMANDSRESPONSE']._serialized_start=3003
-  _globals['_RECORDCOMMANDSRESPONSE']._serialized_end=3081
-  _globals['_RENEWAL']._serialized_start=3083
-  _globals['_RENEWAL']._serialized_end=3148
-  _globals['_RENEWLEASESREQUEST']._serialized_start=3150
-  _globals['_RENEWLEASESREQUEST']._serialized_end=3231
-  _globals['_RENEWALRESULT']._serialized_start=3234
-  _globals['_RENEWALRESULT']._serialized_end=3383
-  _globals['_RENEWLEASESRESPONSE']._serialized_start=3385
-  _globals['_RENEWLEASESRESPONSE']._serialized_end=3459
-  _globals['_WORKERSERVICE']._serialized_start=3827
-  _globals['_WORKERSERVICE']._serialized_end=4495
+  _globals['_CLAIMATTEMPTSRESPONSE']._serialized_start=1488
+  _globals['_CLAIMATTEMPTSRESPONSE']._serialized_end=1555
+  _globals['_HEARTBEAT']._serialized_start=1557
+  _globals['_HEARTBEAT']._serialized_end=1674
+  _globals['_HEARTBEATATTEMPTSREQUEST']._serialized_start=1676
+  _globals['_HEARTBEATATTEMPTSREQUEST']._serialized_end=1796
+  _globals['_HEARTBEATRESULT']._serialized_start=1799
+  _globals['_HEARTBEATRESULT']._serialized_end=1963
+  _globals['_HEARTBEATATTEMPTSRESPONSE']._serialized_start=1965
+  _globals['_HEARTBEATATTEMPTSRESPONSE']._serialized_end=2047
+  _globals['_COMPLETION']._serialized_start=2050
+  _globals['_COMPLETION']._serialized_end=2240
+  _globals['_YIELD']._serialized_start=2242
+  _globals['_YIELD']._serialized_end=2336
+  _globals['_COMPLETEATTEMPTSREQUEST']._serialized_start=2338
+  _globals['_COMPLETEATTEMPTSREQUEST']._serialized_end=2430
+  _globals['_COMPLETIONRESULT']._serialized_start=2432
+  _globals['_COMPLETIONRESULT']._serialized_end=2512
+  _globals['_COMPLETEATTEMPTSRESPONSE']._serialized_start=2514
+  _globals['_COMPLETEATTEMPTSRESPONSE']._serialized_end=2596
+  _globals['_COMMANDITEM']._serialized_start=2599
+  _globals['_COMMANDITEM']._serialized_end=2739
+  _globals['_ATTEMPTCOMMANDS']._serialized_start=2741
+  _globals['_ATTEMPTCOMMANDS']._serialized_end=2855
+  _globals['_RECORDCOMMANDSREQUEST']._serialized_start=2857
+  _globals['_RECORDCOMMANDSREQUEST']._serialized_end=2949
+  _globals['_COMMANDSRESULT']._serialized_start=2951
+  _globals['_COMMANDSRESULT']._serialized_end=3029
+  _globals['_RECORDCOMMANDSRESPONSE']._serialized_start=3031
+  _globals['_RECORDCOMMANDSRESPONSE']._serialized_end=3109
+  _globals['_RENEWAL']._serialized_start=3111
+  _globals['_RENEWAL']._serialized_end=3176
+  _globals['_RENEWLEASESREQUEST']._serialized_start=3178
+  _globals['_RENEWLEASESREQUEST']._serialized_end=3259
+  _globals['_RENEWALRESULT']._serialized_start=3262
+  _globals['_RENEWALRESULT']._serialized_end=3411
+  _globals['_RENEWLEASESRESPONSE']._serialized_start=3413
+  _globals['_RENEWLEASESRESPONSE']._serialized_end=3487
+  _globals['_WORKERSERVICE']._serialized_start=3855
+  _globals['_WORKERSERVICE']._serialized_end=4523
 # @@protoc_insertion_point(module_scope)

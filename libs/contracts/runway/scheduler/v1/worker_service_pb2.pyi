@@ -244,6 +244,7 @@ class Lease(google.protobuf.message.Message):
     TRACEPARENT_FIELD_NUMBER: builtins.int
     TOKEN_EXPIRES_AT_FIELD_NUMBER: builtins.int
     RESOURCES_FIELD_NUMBER: builtins.int
+    CAPACITY_TIMED_OUT_FIELD_NUMBER: builtins.int
     lease_token: builtins.bytes
     """Present it in `runway-lease-bin` and in completions. Secret; under 1 KiB."""
     run_id: builtins.str
@@ -268,6 +269,8 @@ class Lease(google.protobuf.message.Message):
     """Owner's project."""
     traceparent: builtins.str
     """Continue this trace."""
+    capacity_timed_out: builtins.bool
+    """The step waited for capacity, and its time passed before there was enough."""
     @property
     def input(self) -> google.protobuf.struct_pb2.Value:
         """`{"run": input, "steps": {key: output}}`; where the step waited before, also `"waits": {slot: {"kind", "state", "value", "at_ms", "by"}}`.
@@ -321,10 +324,11 @@ class Lease(google.protobuf.message.Message):
         traceparent: builtins.str = ...,
         token_expires_at: google.protobuf.timestamp_pb2.Timestamp | None = ...,
         resources: collections.abc.Mapping[builtins.str, builtins.int] | None = ...,
+        capacity_timed_out: builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: typing_extensions.TypeAlias = typing.Literal["deadline", b"deadline", "heartbeat_interval", b"heartbeat_interval", "input", b"input", "lease_ttl", b"lease_ttl", "timeout", b"timeout", "token_expires_at", b"token_expires_at"]
     def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
-    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["attempt_id", b"attempt_id", "attempt_number", b"attempt_number", "authority_epoch", b"authority_epoch", "deadline", b"deadline", "epoch", b"epoch", "handler", b"handler", "heartbeat_interval", b"heartbeat_interval", "input", b"input", "lease_epoch", b"lease_epoch", "lease_token", b"lease_token", "lease_ttl", b"lease_ttl", "project", b"project", "resources", b"resources", "run_id", b"run_id", "step_key", b"step_key", "tenant", b"tenant", "timeout", b"timeout", "token_expires_at", b"token_expires_at", "traceparent", b"traceparent"]
+    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["attempt_id", b"attempt_id", "attempt_number", b"attempt_number", "authority_epoch", b"authority_epoch", "capacity_timed_out", b"capacity_timed_out", "deadline", b"deadline", "epoch", b"epoch", "handler", b"handler", "heartbeat_interval", b"heartbeat_interval", "input", b"input", "lease_epoch", b"lease_epoch", "lease_token", b"lease_token", "lease_ttl", b"lease_ttl", "project", b"project", "resources", b"resources", "run_id", b"run_id", "step_key", b"step_key", "tenant", b"tenant", "timeout", b"timeout", "token_expires_at", b"token_expires_at", "traceparent", b"traceparent"]
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
 
 Global___Lease: typing_extensions.TypeAlias = Lease
