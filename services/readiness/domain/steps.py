@@ -142,8 +142,8 @@ def backoff_ms(run_id: UUID, node: Node, attempts: int) -> int:
 
 
 def _await(view: RunView, step: Step, slots: Iterable[str], now_ms: int) -> None:
-    """An attempt yielded: its step is ready at once where one of its slots has an answer, else it waits for all of them. Where one
-    is for capacity the step is ready too, and its ticket waits: of several slots that one comes first, whatever they are for."""
+    """An attempt yielded: its step is ready at once where one of its slots has an answer, else it waits for all of them. Where
+    one is for capacity the step is ready too, and its ticket waits: that slot comes before others, whatever they are for."""
     _run_out(view, step.key, slots, now_ms)
     waits = [view.waits[step.key, slot] for slot in slots]
     if not waits or any(wait.state != WaitState.OPEN for wait in waits):

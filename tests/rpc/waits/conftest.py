@@ -64,15 +64,17 @@ async def opened(
     etcd_prefix: str,
     monkeypatch: pytest.MonkeyPatch,
     clock: ManualClock | None = None,
+    *,
+    gateway: bool = False,
 ) -> AsyncIterator[Bench]:
-    urls = await stack_db(["launch", "readiness", "scheduler"])
+    names = ["launch", "readiness", "scheduler", *(["gateway"] if gateway else [])]
+    urls = await stack_db(names)
     monkeypatch.setenv("RUNWAY_ETCD_ENDPOINTS", ",".join(etcd_server))
     monkeypatch.setenv("RUNWAY_SCHEDULER_ETCD_PREFIX", etcd_prefix)
     environ = {"RUNWAY_ETCD_ENDPOINTS": ",".join(etcd_server)}
-    peers = [Peer("gateway"), Peer("checkpoint")]
+    peers = [Peer(name) for name in ("gateway", "checkpoint") if name not in names]
     db = await asyncpg.connect(urls["readiness"])
     try:
-        names = ["launch", "readiness", "scheduler"]
         async with running_host(names, urls, peers=peers, environ=environ, clock=clock) as host:
             target = Target(host.addresses.public, await make_key(host), host.addresses.control)
             async with Client(target) as client:

@@ -8,7 +8,7 @@ from runway.internal.inbox.v1 import inbox_pb2
 from runway.readiness.v1 import readiness_service_pb2 as rd
 from runway_sdk.values import to_value
 
-from tests.rpc.waits.room import APPLIED, RETRY, WAIT, Room, asks, room, yields
+from tests.rpc.waits.room import APPLIED, INPUT, RETRY, WAIT, Room, asks, room, yields
 
 APPROVAL, JOIN = ev.COMMAND_KIND_APPROVAL, ev.COMMAND_KIND_JOIN
 __all__ = ["room"]
@@ -62,7 +62,8 @@ async def test_an_answer_to_another_kind_of_wait_ends_nothing(room: Room) -> Non
     await room.tell(asks(run, "one", {"event": "paid"}, WAIT), asks(run, "two", {}, JOIN), yields(run, 1, "one", "two"))
     assert await room.tell(says(run, "one", 1), says(run, "two", 1)) == [APPLIED, APPLIED]
     assert (await room.state(run)).state == rd.STEP_STATE_WAITING
-    wrong = says(run, "two", 1, WAIT)
+    assert await room.tell(says(run, "one", 1, WAIT)) == [APPLIED], "of capacity, and this slot waits for an event"
+    wrong = says(run, "two", 1, INPUT)
     lost = says(run, "two", 1)
     lost.command_answered.result = b"\xff"
     nameless = says(run, "", 1)

@@ -229,6 +229,7 @@ async def test_whoever_comes_second_sees_who_has_not_committed_yet(room: Room) -
                 [b""],
                 [0],
                 [""],
+                [0],
             )
             await other.fetch(_Q.add_waits.sql, *wait)
             telling = asyncio.create_task(room.client.signal("go", "then", correlation="c"))

@@ -21,10 +21,22 @@ from services.readiness.domain.steps import (
     begin,
     close,
     finish_attempt,
+    needs_ticket,
     retry_due,
     too_early,
 )
-from services.readiness.domain.waits import WAIT_REASONS, Asked, Kind, Wait, WaitState, answer, begin_wait
+from services.readiness.domain.waits import (
+    PROVIDER_CAPACITY,
+    WAIT_REASONS,
+    Asked,
+    Kind,
+    Told,
+    Wait,
+    WaitState,
+    answer,
+    begin_wait,
+    end_told,
+)
 
 NODE = Node("s", (), Join.ALL, Retry(3, 10, 2.0, 100, frozenset({"transient"})), Contract("h", 0, 0, (), (), False, (), 0), "")
 SLOTS = st.sampled_from(["a", "b", "c"])
@@ -50,16 +62,22 @@ class Waiting(RuleBasedStateMachine):
             assert wait.state != WaitState.OPEN
             self.ends[slot] = self.rows[slot] = wait
         step = self.view.steps["s"]
-        if step.state == StepState.READY:
+        if step.state == StepState.READY and "s" in self.view.touched and needs_ticket(self.view, step):
             assert self.woken.setdefault(step.ticket_sequence, step.version) == step.version, "two tickets of one number"
         self.view.ended.clear()
         self.view.touched.clear()
+        self.view.noted.clear()
         self.view.waits.clear()
 
     def load(self, *slots: str) -> None:
         self.view.waits.update({("s", slot): self.rows[slot] for slot in slots if slot in self.rows})
 
-    @rule(slot=SLOTS, kind=st.sampled_from([Kind.TIMER, Kind.EVENT, Kind.INPUT]), length=st.integers(-1, 50), bad=st.booleans())
+    @rule(
+        slot=SLOTS,
+        kind=st.sampled_from([Kind.TIMER, Kind.EVENT, Kind.INPUT, Kind.CAPACITY]),
+        length=st.integers(-1, 50),
+        bad=st.booleans(),
+    )
     def ask(self, slot: str, kind: Kind, length: int, bad: bool) -> None:
         """A command, also a repeat with other words."""
         length = max(length, 0) if kind == Kind.TIMER else length
@@ -90,6 +108,32 @@ class Waiting(RuleBasedStateMachine):
             assert all(self.view.waits["s", slot].state == WaitState.OPEN for slot in slots)
         else:
             assert after.ticket_sequence == before.ticket_sequence + 1
+            waits = [self.view.waits["s", slot] for slot in slots]
+            wanted = [wait.slot for wait in waits if wait.kind == Kind.CAPACITY]
+            if wanted and all(wait.state == WaitState.OPEN for wait in waits):
+                assert (after.wait_reason, list(after.pending)) == (PROVIDER_CAPACITY, [min(wanted)])
+                found = self.view.capacity_of(after)
+                assert found is not None
+                assert found.slot == min(wanted)
+            else:
+                assert (after.wait_reason, dict(after.pending)) == ("", {}), "it waits for nothing"
+        self.commit()
+
+    @rule(slot=SLOTS, late=st.booleans())
+    def lease(self, slot: str, late: bool) -> None:
+        """The scheduler leased a step that waited for capacity; also told again, or after its attempt ended."""
+        wait, step = self.rows.get(slot), self.view.steps["s"]
+        if wait is None or wait.state != WaitState.OPEN or wait.kind != Kind.CAPACITY:
+            return
+        answered(self.view, end_told(wait, Told("s", slot, Kind.CAPACITY, False, b"", "scheduler", late), self.now))
+        after = self.view.steps["s"]
+        assert self.view.ended["s", slot].state == (WaitState.TIMED_OUT if late else WaitState.DONE)
+        assert after.ticket_sequence == step.ticket_sequence, "it goes on under the ticket that it has"
+        if slot in step.pending:
+            assert (after.state, after.wait_reason, dict(after.pending)) == (StepState.READY, "", {})
+            assert not needs_ticket(self.view, after)
+        else:
+            assert after == step
         self.commit()
 
     @rule(slot=SLOTS)
@@ -97,7 +141,7 @@ class Waiting(RuleBasedStateMachine):
         """An event or an answer, judged as the app judges it."""
         wait = self.rows.get(slot)
         step = self.view.steps["s"]
-        if wait is None or wait.state != WaitState.OPEN or wait.overdue(self.now) or wait.kind == Kind.TIMER:
+        if wait is None or wait.state != WaitState.OPEN or wait.overdue(self.now) or wait.kind in (Kind.TIMER, Kind.CAPACITY):
             return
         answered(self.view, answer(wait, b"v", "who", self.now))
         after = self.view.steps["s"]

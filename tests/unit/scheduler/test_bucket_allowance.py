@@ -56,6 +56,36 @@ def test_no_more_is_granted_than_buckets_have_and_what_could_be_granted_is(
             assert any(left.get(call, typical) < typical for call in one.calls), "nothing else kept it back"
 
 
+@pytest.mark.requirement("sched.buckets")
+@given(
+    st.lists(st.tuples(st.sampled_from("ab"), st.integers(1, 300)), min_size=1, max_size=20),
+    st.floats(0, 100),
+    st.floats(0.5, 4),
+    st.sampled_from(["", "a"]),
+)
+@settings(max_examples=200, deadline=None)
+def test_a_ticket_that_waits_for_many_calls_is_granted_only_where_they_are_there(
+    asked: list[tuple[str, int]], level: float, typical: float, over: str
+) -> None:
+    waiting = [replace(ticket(n, tenant, "x"), wants=(("x", calls),)) for n, (tenant, calls) in enumerate(asked, 1)]
+    views = [view("b", level, "x", typical=typical, over=over, floor=10.0)]
+    granted = {grant.key for grant in plan(POLLS, queued(waiting), Standing(allowance=Allowance(views, {}, 0)))}
+    left = level
+    for one in waiting:
+        if one.key in granted:
+            left -= min(one.wants[0][1] * typical, 100.0)
+    assert (
+        left >= (10.0 if any(one.tenant in over for one in waiting if one.key in granted) and over else 0.0) - 1e-9
+        or not granted
+    )
+    for one in waiting:
+        floor = 10.0 if one.tenant in over else 0.0
+        if one.key not in granted:
+            assert left < min(one.wants[0][1] * typical + floor, 100.0), "nothing else kept it back"
+    full_ = Allowance([view("b", 100.0, "x", typical=typical, over=over, floor=10.0)], {}, 0)
+    assert all(full_.dry(one.tenant, ("x",), one.wants) is None for one in waiting), "a full bucket is enough for whoever waits"
+
+
 def test_the_wait_is_as_long_as_the_bucket_needs() -> None:
     allowance = Allowance([view("b", 0.5, "x", over="a", floor=2)], {}, 0)
     dry = allowance.dry("b", ("x",))

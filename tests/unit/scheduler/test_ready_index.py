@@ -77,6 +77,7 @@ class Held:
     run_class: int = 2
     shared: bool = True
     launched_by: str = "ann"
+    wants: tuple[tuple[str, int], ...] = ()
     contract: Contract = field(default_factory=lambda: Contract("h", 0, 0, (), (), frozenset(), 0))
 
 

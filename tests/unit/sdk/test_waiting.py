@@ -50,6 +50,17 @@ async def test_a_refused_wait_and_a_slot_that_meant_something_else_fail_the_step
         assert (failed.value.failure_class, failed.value.type) == ("validation", kind)
 
 
+@pytest.mark.requirement("step.wait")
+async def test_how_a_wait_for_capacity_ended_is_said_by_the_lease_and_later_by_the_slot() -> None:
+    for lapsed, told_ in (
+        (False, told("capacity", "open")),
+        (True, told("capacity", "open")),
+        (False, told("capacity", "timed_out")),
+    ):
+        answer = await StepWaits({"c": told_}, lapsed).wait("capacity", "c", {})
+        assert answer.timed_out == (lapsed or told_["state"] == "timed_out")
+
+
 def test_slots_are_named_by_the_author_or_by_order() -> None:
     waits = StepWaits(None)
     named = [waits.slot("sleep", ""), waits.slot("sleep", "mine"), waits.slot("sleep", ""), waits.slot("event:e", "")]

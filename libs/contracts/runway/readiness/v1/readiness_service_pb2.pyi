@@ -132,7 +132,9 @@ class Step(google.protobuf.message.Message):
     attempts: builtins.int
     """Attempts that ended, and the one that runs."""
     wait_reason: builtins.str
-    """retry_backoff, reconciliation, timer, external_event, approval or user_input while WAITING."""
+    """retry_backoff, reconciliation, timer, external_event, approval or user_input while WAITING; provider_capacity while READY, its ticket
+    waiting for a bucket.
+    """
     version: builtins.int
     """Rises with each change."""
     skip_reason: builtins.str
