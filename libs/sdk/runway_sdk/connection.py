@@ -23,9 +23,9 @@ LEAST_PAUSE_S = 0.05
 PROFILE = Path(".runway") / "profile.json"
 """Written by `runway dev`; found from the working directory upwards."""
 _OPTIONS = [
-    ("grpc.keepalive_time_ms", 10_000),
-    ("grpc.keepalive_timeout_ms", 5_000),
-    ("grpc.http2.ping_timeout_ms", 5_000),  # or a ping is waited for for a minute, whatever the keepalive says
+    ("grpc.keepalive_time_ms", 4_000),
+    ("grpc.keepalive_timeout_ms", 3_000),
+    ("grpc.http2.ping_timeout_ms", 3_000),  # or a ping is waited for for a minute, whatever the keepalive says
     ("grpc.http2.max_pings_without_data", 0),
     ("grpc.keepalive_permit_without_calls", 1),
     ("grpc.enable_retries", 0),

@@ -29,6 +29,17 @@ QUICK = {"grpc.keepalive_time_ms": 1_000}
 """Only so that the test is shorter; how long an answer to a ping is waited for is the channel's own."""
 
 
+TTL_MS = 9_000
+
+
+@pytest.mark.requirement("sched.authority")
+@pytest.mark.parametrize("options", [OPTIONS, runway_sdk.connection._OPTIONS], ids=["services", "sdk"])
+def test_a_peer_that_stopped_is_left_before_a_lease_of_the_default_ttl_ends(options: Sequence[tuple[str, int]]) -> None:
+    said = dict(options)
+    assert said["grpc.keepalive_time_ms"] + said["grpc.http2.ping_timeout_ms"] <= TTL_MS - 2_000
+    assert said["grpc.http2.ping_timeout_ms"] == said["grpc.keepalive_timeout_ms"]
+
+
 @contextlib.asynccontextmanager
 async def replica() -> AsyncIterator[tuple[asyncio.subprocess.Process, int]]:
     process = await asyncio.create_subprocess_exec(sys.executable, "-c", SERVER, stdout=asyncio.subprocess.PIPE)
