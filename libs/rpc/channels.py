@@ -23,7 +23,7 @@ _LARGEST = 64 * 1024 * 1024
 OPTIONS: list[tuple[str, int]] = [
     ("grpc.enable_retries", 0),
     ("grpc.enable_http_proxy", 0),
-    ("grpc.keepalive_time_ms", 4_000),
+    ("grpc.keepalive_time_ms", 2_000),
     ("grpc.keepalive_timeout_ms", 3_000),
     ("grpc.http2.ping_timeout_ms", 3_000),  # or a ping is waited for for a minute, whatever the keepalive says
     ("grpc.http2.max_pings_without_data", 0),

@@ -23,7 +23,7 @@ LEAST_PAUSE_S = 0.05
 PROFILE = Path(".runway") / "profile.json"
 """Written by `runway dev`; found from the working directory upwards."""
 _OPTIONS = [
-    ("grpc.keepalive_time_ms", 4_000),
+    ("grpc.keepalive_time_ms", 2_000),
     ("grpc.keepalive_timeout_ms", 3_000),
     ("grpc.http2.ping_timeout_ms", 3_000),  # or a ping is waited for for a minute, whatever the keepalive says
     ("grpc.http2.max_pings_without_data", 0),
