@@ -59,7 +59,7 @@ def launch(
     workflow: str = typer.Argument(help="name (newest version), name@number, or digest"),
     input_: str = typer.Option("null", "--input", "-i", help="the run's input as JSON, or @file"),
     request_id: str = typer.Option("", help="names this launch: the same id is the same run"),
-    run_class: str = typer.Option("automation", "--class", help="interactive, approval_resume, automation or migration"),
+    run_class: str = typer.Option("automation", "--class", help="interactive, automation or migration"),
     priority: int = typer.Option(0, min=-1000, max=1000),
     deadline_s: float = typer.Option(0, help="seconds until the run expires; 0: the workflow's default"),
     start_within_s: float = typer.Option(0, help="seconds within which it must have begun, or it expires; 0: no bound"),
@@ -72,9 +72,9 @@ def launch(
 
     async def work() -> int:
         from runway_sdk import Client
-        from runway_sdk.client import CLASSES
+        from runway_sdk.client import CHOSEN
 
-        one_of(run_class, CLASSES, "--class")
+        one_of(run_class, CHOSEN, "--class")
         async with Client() as client:
             run = await client.launch(
                 workflow,

@@ -41,6 +41,8 @@ CLASSES = {
     "migration": pb.RUN_CLASS_MIGRATION,
     "approval_resume": pb.RUN_CLASS_APPROVAL_RESUME,
 }
+CHOSEN = tuple(name for name in CLASSES if name != "approval_resume")
+"""Classes that a run is launched with; the last one comes by itself, to steps that go on after a person's answer."""
 TERMINAL = frozenset(
     {pb.RUN_STATE_SUCCEEDED, pb.RUN_STATE_FAILED, pb.RUN_STATE_CANCELLED, pb.RUN_STATE_EXPIRED, pb.RUN_STATE_DENIED}
 )

@@ -10,7 +10,7 @@ from services.readiness import translate
 from services.readiness.domain.graph import Graph, base_of
 from services.readiness.domain.state import RunView, Step
 from services.readiness.domain.steps import GraphEnd
-from services.readiness.domain.waits import Wait
+from services.readiness.domain.waits import Wait, class_of
 from services.readiness.ports import Notice, RunFacts
 
 REMEMBERED_BYTES = 8_388_608
@@ -63,7 +63,7 @@ class EventNotices:
         fact.ticket_sequence = step.ticket_sequence
         fact.tenant = run.tenant
         fact.project = run.project
-        fact.run_class = run.run_class
+        fact.run_class = class_of(run.run_class, waited)
         fact.priority = run.priority
         fact.deadline_ms = run.deadline_ms
         fact.input = translate.ticket_input(run.input, view, step, waited)

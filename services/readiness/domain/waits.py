@@ -51,6 +51,9 @@ PROVIDER_CAPACITY = REASONS[Kind.CAPACITY]
 """What a step is said to wait for whose ticket waits for capacity: it is ready, and the scheduler has it."""
 DECIDED_ELSEWHERE = frozenset({Kind.APPROVAL, Kind.CHILDREN, Kind.BUDGET})
 """Launch decides these and says so; here they are only waited for."""
+ANSWERED_BY_PEOPLE = frozenset({Kind.APPROVAL, Kind.INPUT})
+INTERACTIVE, APPROVAL_RESUME = 1, 4
+"""runway.launch.v1.RunClass."""
 LONGEST_MS = 10 * 365 * 86_400_000
 """No wait lasts longer: what asks for more has mistaken its unit."""
 
@@ -179,6 +182,15 @@ def end_told(wait: Wait, told: Told, now_ms: int) -> Wait:
     if told.timed_out:
         return replace(ended, state=WaitState.TIMED_OUT)
     return replace(ended, state=WaitState.REFUSED) if told.refused else ended
+
+
+def class_of(run_class: int, waited: Iterable[Wait]) -> int:
+    """The class of a step's ticket: its run's; `approval_resume` where the last that the step waited for is a person, who has
+    answered. Nobody chooses it. A run that goes first anyway stays what it is."""
+    last = max((wait for wait in waited if wait.kind != Kind.EXPAND), key=lambda wait: (wait.ended_ms, wait.slot), default=None)
+    if run_class == INTERACTIVE or last is None or last.kind not in ANSWERED_BY_PEOPLE or last.state != WaitState.DONE:
+        return run_class
+    return APPROVAL_RESUME
 
 
 @value(frozen=True, slots=True)

@@ -17,6 +17,7 @@ from services.scheduler.app.claim_attempts import ClaimDesk
 from services.scheduler.app.claims import Direct
 from services.scheduler.domain.commits import GateState, Holder, Won
 from services.scheduler.domain.lease import Lease
+from services.scheduler.domain.rank import APPROVAL_RESUME
 from services.scheduler.domain.ticket import NO_FENCE, Key, Successor, Ticket, TicketRow
 from services.scheduler.ports import Ports, Tx
 
@@ -48,7 +49,8 @@ def begin(book: Book, holders: Collection[Holder]) -> Continuation:
     found: dict[Key, tuple[Lease, tuple[Successor, ...]]] = {}
     for holder in holders:
         lease = book.leases.get(holder.key)
-        if lease is not None and lease.fence == holder.fence:
+        resumed = lease is not None and lease.run_class == APPROVAL_RESUME  # of one step: readiness knows the run's own class
+        if lease is not None and lease.fence == holder.fence and not resumed:
             successors = book.successors(lease.workflow_digest, lease.step_key)
             if successors:
                 found[holder.key] = (lease, successors)

@@ -17,6 +17,7 @@ from services.scheduler.app.acknowledge_raises import look_at_awaited
 from services.scheduler.app.claims import GrantedLease
 from services.scheduler.app.enqueue_tickets import enqueue_tickets
 from services.scheduler.app.revoke_tickets import revoke_tickets
+from services.scheduler.domain.rank import APPROVAL_RESUME
 from services.scheduler.domain.ticket import Contract, Successor, Ticket
 from tests.store.scheduler.harness import EPOCH, HANDLER, Field, Leader, failure, success, waits_for_a_lock
 from tests.store.scheduler.test_lost_answers import Cut
@@ -63,6 +64,18 @@ async def test_what_follows_is_leased_in_the_commit_of_the_success(field_: Field
     assert [await state(field_, ticket, key) for key in "stu"] == [4, 2, 2]
     assert await one.complete(*(success(item) for item in leases)) == [True, True]
     assert sorted(await continued(field_)) == [[], [], ["t", "u"]]
+
+
+async def test_what_follows_a_step_that_a_person_answered_is_ticketed_by_readiness_in_its_run_s_class(
+    field_: Field, one: Leader
+) -> None:
+    teach(one)
+    ticket = replace(field_.ticket(), input=INPUT, run_class=APPROVAL_RESUME)
+    await one.enqueue(ticket)
+    (granted,) = await one.claim()
+    assert await one.complete(success(granted, OUTPUT)) == [True]
+    assert await continued(field_) == [[]]
+    assert [await state(field_, ticket, key) for key in "tu"] == [None, None]
 
 
 async def test_without_a_worker_that_waits_it_is_ready(field_: Field, one: Leader) -> None:

@@ -40,7 +40,7 @@ class _RunClassEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._EnumT
     RUN_CLASS_MIGRATION: _RunClass.ValueType  # 3
     """Bulk work that yields to everything."""
     RUN_CLASS_APPROVAL_RESUME: _RunClass.ValueType  # 4
-    """Work resumed by an approval."""
+    """A step that goes on after a person's approval or answer: its tickets have this class by themselves, no run is launched with it."""
 
 class RunClass(_RunClass, metaclass=_RunClassEnumTypeWrapper):
     """What kind of work a run is; decides its queue."""
@@ -54,7 +54,7 @@ RUN_CLASS_AUTOMATION: RunClass.ValueType  # 2
 RUN_CLASS_MIGRATION: RunClass.ValueType  # 3
 """Bulk work that yields to everything."""
 RUN_CLASS_APPROVAL_RESUME: RunClass.ValueType  # 4
-"""Work resumed by an approval."""
+"""A step that goes on after a person's approval or answer: its tickets have this class by themselves, no run is launched with it."""
 Global___RunClass: typing_extensions.TypeAlias = RunClass
 
 class _RunState:
@@ -744,7 +744,7 @@ class LaunchRunRequest(google.protobuf.message.Message):
     workflow: builtins.str
     """`name` (newest published), `name@number` or a digest."""
     run_class: Global___RunClass.ValueType
-    """Queue."""
+    """Queue: interactive, automation or migration."""
     priority: builtins.int
     """Higher goes first within its class, -1000 to 1000."""
     project: builtins.str
