@@ -2,8 +2,8 @@
 
 What receipts, findings and look-ups do is decided by the product's own code (`services/gateway/domain/effect.py`, `lookup.py`);
 around it, as the code has it: which slot may be asked again (`admit` of `services/gateway/store/sql/admission.sql`), calls that
-only a live process makes (`app/run_calls.py`), tries adopted from proved dead processes or voided by their own
-(`app/adopt_tries.py`), findings recorded by compare-and-set on the version (`app/resolve_effects.py`). Bytes that left a process
+only a live process makes (`app/run_calls.py`), tries adopted from proved dead processes, or by their own voided or told again
+after a promotion that lost their receipt (`app/adopt_tries.py`), findings recorded by compare-and-set on the version (`app/resolve_effects.py`). Bytes that left a process
 arrive, or never do, at any later moment; the settle window is over once none is under way.
 """
 
@@ -59,6 +59,7 @@ class Slot(NamedTuple):
     applied: int = 0
     attempt: int = 0
     findings: tuple[tuple[State, int, str], ...] = ()
+    promoted: bool = False
 
 
 class EffectModel(Model[Slot]):
@@ -74,6 +75,7 @@ class EffectModel(Model[Slot]):
         "no-settle-window": "nothing found proves nothing while bytes may be under way",
         "silence-is-death": "a process is dead when that is proved, not when it is silent",
         "void-while-alive": "a process voids only tries that it neither makes nor will make",
+        "void-while-idle": "a process voids only what it gave up unsent, not all that it is not making",
         "receipts-fenced": "receipts are facts: never fenced",
         "lost-is-failed": "only a pure call's lost answer is a failure",
         "version-not-compared": "a finding counts only for the version that was looked up",
@@ -173,11 +175,20 @@ class EffectModel(Model[Slot]):
             for word in {told, State.UNKNOWN}:
                 landed = self._after(state, place, None) if fenced else self._land(state, place, word)
                 yield Move(f"{name}: the receipt says {word.value}", landed)
+            if not state.promoted:
+                idle = swap(state.calls, place, call._replace(alive=False))
+                lost = state._replace(calls=idle, promoted=True)
+                yield Move(f"{name}: its receipt is recorded, and lost by the database that is promoted", lost, False)
         if call.bytes == APPLIED and call.state in (State.UNKNOWN, State.NEEDS_RECONCILIATION, State.OBSERVED):
             yield Move(f"{name}: a late receipt says that it succeeded", self._land(state, place, State.SUCCEEDED), False)
         own = call.state is State.REQUESTED and not state.dead[call.process]
-        if own and (not call.alive or self.without("void-while-alive")):
+        given_up = not call.alive and (call.bytes == UNSENT or self.without("void-while-idle"))
+        if own and (given_up or self.without("void-while-alive")):
             yield Move(f"process {call.process} voids {name}", self._land(state, place, State.NOT_SENT, over=False))
+        elif own and not call.alive:
+            for word in {State.SUCCEEDED if call.bytes == APPLIED else State.UNKNOWN, State.UNKNOWN}:
+                told_again = self._after(state, place, None) if fenced else self._land(state, place, word)
+                yield Move(f"process {call.process} tells of {name} again: {word.value}", told_again)
 
     def _bytes(self, state: Slot, place: int, call: Call) -> Iterator[Move]:
         if call.bytes != FLYING:
