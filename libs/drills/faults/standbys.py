@@ -99,7 +99,7 @@ async def promote_behind(stage: Stage) -> None:
     for _ in range(20):
         await asyncio.gather(*(stage.traffic.look(run_id) for run_id in told))
         await stage.work_on(0.25)
-    stage.report.facts["lost"] = f"a cancel that was {phase}, {len(told)} outcomes, and launches"
+    stage.report.facts["at stake"] = f"a cancel that was {phase}, {len(told)} outcomes, and launches"
     stage.report.facts["patient run"] = f"{stage.applied(patient, stage.ended)} effects afterwards"
     if stage.installation.recipe.apart == "launch":
         late = stage.applied(orphan, stage.ended + 5_000)
@@ -149,7 +149,7 @@ async def promote_forgetful(stage: Stage) -> None:
         await _fail_over(stage, pair)
         stage.history.note("drill", "forgotten", since=since)
     stage.provider.slow_ms = 150
-    stage.report.facts["lost"] = f"a raise of a cancel that was {phase}, and what was recorded of effects"
+    stage.report.facts["at stake"] = f"a raise of a cancel that was {phase}, and what was recorded of effects"
     stage.report.facts["patient run"] = f"{stage.applied(patient, stage.ended)} effects afterwards"
 
     def look(facts: list[Fact]) -> None:
@@ -187,6 +187,16 @@ DRILLS = [
         promote_behind,
         recipe=Recipe(apart="scheduler", environ=KEEP),
         prepare=_pair,
+    ),
+    *(
+        Drill(
+            f"standby-behind-{service}",
+            f"{service}'s standby promoted without the last commits",
+            promote_behind,
+            recipe=Recipe(apart=service, environ=KEEP),
+            prepare=_pair,
+        )
+        for service in ("readiness", "checkpoint", "reconciler")
     ),
     Drill(
         "standby-behind-gateway",
