@@ -38,7 +38,7 @@ async def compose(host: Host) -> Service:
     store = BlobStore.at(settings.store_url)
     probe = StoreProbe(store, host.clock, str(host.ids.random128()), settings.store_probe_interval_ms)
     reader = ColdReader(db, host.peers)
-    reads, rows = CheckpointReads(db, host.clock), ChunkRows(db)
+    reads, rows = CheckpointReads(db, host.clock), ChunkRows(db, host.clock)
     ports = Ports(
         commits=FencedCommits(db, reader),
         reads=reads,

@@ -29,8 +29,8 @@ class Tx(Protocol):
         """Those that are artifacts of their run."""
         ...
 
-    async def name_chunks(self, wanted: Sequence[Content], now_ms: int) -> set[Content]:
-        """Marks chunks as named by a manifest or artifact; those that are stored. Afterwards no sweep takes them."""
+    async def name_chunks(self, wanted: Sequence[tuple[str, bytes, UUID]], now_ms: int) -> set[Content]:
+        """Marks chunks as named by a manifest or artifact of a run; those that are stored. No sweep takes them while one does."""
         ...
 
     async def move_heads(self, moves: Sequence[tuple[Step, bytes, bytes, int]]) -> set[Step]:

@@ -99,7 +99,7 @@ async def _write(ports: Ports, tx: Tx, items: Sequence[Sealed]) -> list[Committe
 async def _refuse_dangling(tx: Tx, items: Sequence[Sealed], decided: list[Decision], now: int) -> list[Decision]:
     """A manifest names only what is stored: chunks, which no sweep can take from here on, and artifacts of its run."""
     following = [item for item, one in zip(items, decided, strict=True) if isinstance(one, Follow)]
-    wanted = {(item.holder.tenant, name) for item in following for name in item.commit.chunks}
+    wanted = {(item.holder.tenant, name, item.holder.run_id) for item in following for name in item.commit.chunks}
     stored = await tx.name_chunks(sorted(wanted), now) if wanted else set()
     named = {(item.holder.run_id, name) for item in following for name in item.commit.artifacts}
     artifacts = await tx.artifact_digests(sorted(named)) if named else set()

@@ -55,7 +55,8 @@ async def _write(ports: Ports, tx: Tx, items: Sequence[Upload]) -> list[Stored |
     now = ports.clock.now_ms()
     names = [(item.holder.run_id, item.header.digest, item.holder.step_key, item.header.name) for item in items]
     before = await tx.artifacts(names)
-    stored = await tx.name_chunks(sorted({(item.holder.tenant, name) for item in items for name in item.chunks}), now)
+    wanted = {(item.holder.tenant, name, item.holder.run_id) for item in items for name in item.chunks}
+    stored = await tx.name_chunks(sorted(wanted), now)
     lost = [next((name for name in item.chunks if (item.holder.tenant, name) not in stored), None) for item in items]
     new = {
         name: _row(item, now)

@@ -1,17 +1,22 @@
-"""Reads outside commits, and the book-keeping of chunks. Implements `ports.Reads` and `ports.ChunkRows`: one statement each."""
+"""Reads outside commits, and the book-keeping of chunks. Implements `ports.Reads` and `ports.ChunkRows`: one statement each.
+
+Can go wrong: a run forgotten while another one names the same chunk. Both lock the chunk, and who names it is judged behind
+that lock, in a later statement.
+"""
 
 from collections.abc import Sequence
+from functools import partial
 from uuid import UUID
 
 from libs.kernel.clock import Clock
-from libs.kernel.ids import NIL
-from libs.pg import Database
+from libs.pg import Database, Tx
 from services.checkpoint.domain.values import Artifact, Checkpoint, Head
 from services.checkpoint.ports import Content, Step
 from services.checkpoint.store.rows import artifact_of, checkpoint_of, head_of
 from services.checkpoint.store.transaction import ARTIFACTS, CHECKPOINTS, CHUNKS
 
 _NEWEST = 2**62
+_RUNS_AT_ONCE = 20
 
 
 class CheckpointReads:
@@ -69,16 +74,28 @@ class CheckpointReads:
 class ChunkRows:
     """The sweep's book-keeping."""
 
-    def __init__(self, db: Database) -> None:
+    def __init__(self, db: Database, clock: Clock) -> None:
         self._db = db
-        self._looked = NIL
+        self._clock = clock
 
     async def forget_runs(self, before: UUID, limit: int) -> int:
-        """Drops what is left of closed runs that are older than this id and named no chunk; how many were looked at. Each pass
-        goes on where the one before ended; a look that finds nothing further begins anew, for runs that were open then."""
-        looked = await self._db.fetch(CHECKPOINTS.forget_runs, before, limit, self._looked)
-        self._looked = looked[-1]["run_id"] if looked else NIL
-        return len(looked)
+        """Drops what is left of closed runs that are older than this id, how many; chunks that no other run names are left to
+        the sweep. Few at a time: each may name many chunks, and who names one of those waits meanwhile."""
+        count = 0
+        while count < limit:
+            found = await self._db.run(partial(self._forget, before, min(_RUNS_AT_ONCE, limit - count)))
+            count += found
+            if not found:
+                break
+        return count
+
+    async def _forget(self, before: UUID, limit: int, tx: Tx) -> int:
+        runs = [row["run_id"] for row in await tx.fetch(CHECKPOINTS.lock_old_runs, before, limit)]
+        if runs:
+            await tx.fetch(CHUNKS.lock_chunks_of, runs)
+            await tx.fetch(CHUNKS.unname_chunks, runs, self._clock.now_ms())
+            await tx.fetch(CHECKPOINTS.forget_runs, runs)
+        return len(runs)
 
     async def announce(self, wanted: Sequence[Content], now_ms: int) -> dict[Content, bool]:
         """Before bytes are written."""

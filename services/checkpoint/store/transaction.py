@@ -117,9 +117,9 @@ class CheckpointTx:
         rows = await self._tx.fetch(ARTIFACTS.artifact_digests, *_transposed(wanted, 2))
         return {(row["run_id"], row["digest"]) for row in rows}
 
-    async def name_chunks(self, wanted: Sequence[Content], now_ms: int) -> set[Content]:
-        """Marks chunks as named; those that are stored."""
-        rows = await self._tx.fetch(CHUNKS.name_chunks, *_transposed(wanted, 2), now_ms)
+    async def name_chunks(self, wanted: Sequence[tuple[str, bytes, UUID]], now_ms: int) -> set[Content]:
+        """Marks chunks as named by runs; those that are stored."""
+        rows = await self._tx.fetch(CHUNKS.name_chunks, *_transposed(wanted, 3), now_ms)
         return {(row["tenant"], row["digest"]) for row in rows}
 
     async def move_heads(self, moves: Sequence[tuple[Step, bytes, bytes, int]]) -> set[Step]:

@@ -93,7 +93,7 @@ async def room(database: Any, tmp_path: Path, clock: ManualClock) -> AsyncIterat
     ports = Ports(
         commits=FencedCommits(db, ColdReader(db, nobody)),
         reads=CheckpointReads(db, clock),
-        rows=ChunkRows(db),
+        rows=ChunkRows(db, clock),
         chunks=chunks,  # type: ignore[arg-type]
         signer=ManifestSigner(),
         owners=nobody,

@@ -10,7 +10,6 @@ from libs.outbox import Relay, SendResult
 from libs.pg import Database
 from libs.runtime.retention import oldest
 from libs.testkit import ManualClock, SeededIds
-from services.checkpoint.store.reads import ChunkRows
 from services.gateway.store.effects import EffectStore
 from services.launch.store.retention import DAY_MS, LaunchRetention
 
@@ -66,31 +65,6 @@ async def test_the_gateway_keeps_what_holds_money_or_is_under_way(database: Make
         store = EffectStore(db, Relay(db, Nowhere(), ManualClock(NOW)), SeededIds())
         assert await store.forget_runs(oldest(NOW), 100) == 1
         assert [row["run_id"] for row in await hand.fetch("SELECT run_id FROM run_gate ORDER BY 1")] == old[1:4]
-    finally:
-        await db.close()
-        await hand.close()
-
-
-async def test_checkpoint_looks_behind_what_it_keeps_and_begins_anew_at_the_end(database: Make, old: list[UUID]) -> None:
-    url = await database("checkpoint")
-    hand, db = await asyncpg.connect(url), Database(url, name="checkpoint", size=2)
-    await db.open()
-    try:
-        for run_id in old[:6]:
-            await hand.execute(GATE, run_id, 2, 0)
-        for run_id in old[:3]:
-            await hand.execute(
-                "INSERT INTO artifact (run_id, digest, step_key, name, tenant, project, media_type, size_bytes, chunks, attempt_id,"
-                " lease_epoch, committed_ms) VALUES ($1, '', 's', 'n', 'a', 'p', '', 0, '{}', $1, 1, 1)",
-                run_id,
-            )
-        rows = ChunkRows(db)
-        looked = [await rows.forget_runs(oldest(NOW), 2) for _ in range(3)]
-        assert looked == [2, 2, 2], "the kept ones in front are passed once, not again and again"
-        assert [row["run_id"] for row in await hand.fetch("SELECT run_id FROM run_gate ORDER BY 1")] == old[:3]
-        await hand.execute("DELETE FROM artifact WHERE run_id = $1", old[0])
-        assert [await rows.forget_runs(oldest(NOW), 10) for _ in range(2)] == [0, 3]
-        assert [row["run_id"] for row in await hand.fetch("SELECT run_id FROM run_gate ORDER BY 1")] == old[1:3]
     finally:
         await db.close()
         await hand.close()

@@ -62,17 +62,14 @@ SELECT place, tenant, project, run_id, step_key, digest, parent, sequence, bound
 -- Owner of a run, where its gate has come here.
 SELECT tenant, project FROM run_gate WHERE run_id = $1 AND tenant <> '';
 
+-- name: lock_old_runs
+-- Runs older than $1 whose gate is closed.
+SELECT run_id FROM run_gate WHERE run_id < $1 AND mode = 2 ORDER BY run_id LIMIT $2 FOR UPDATE SKIP LOCKED;
+
 -- name: forget_runs
--- Fences of runs between two ids ($3, $1) whose gate is closed and that left neither checkpoints nor artifacts; $2 gates are looked at.
--- Those that did are kept, since chunks are shared between runs and nobody counts who names them yet: the next look begins behind.
-WITH looked AS MATERIALIZED (
-    SELECT g.run_id FROM run_gate AS g WHERE g.run_id > $3 AND g.run_id < $1 AND g.mode = 2 ORDER BY g.run_id LIMIT $2),
-old AS MATERIALIZED (
-    SELECT g.run_id FROM run_gate AS g JOIN looked USING (run_id)
-     WHERE NOT EXISTS (SELECT 1 FROM checkpoint AS c WHERE c.run_id = g.run_id)
-       AND NOT EXISTS (SELECT 1 FROM artifact AS a WHERE a.run_id = g.run_id)
-     ORDER BY g.run_id FOR UPDATE OF g SKIP LOCKED),
-steps AS (DELETE FROM step_fence AS s USING old WHERE s.run_id = old.run_id),
-heads AS (DELETE FROM step_head AS h USING old WHERE h.run_id = old.run_id),
-gates AS (DELETE FROM run_gate AS g USING old WHERE g.run_id = old.run_id)
-SELECT run_id FROM looked ORDER BY run_id;
+-- All that is left of these runs, but the chunks that they named.
+WITH checkpoints AS (DELETE FROM checkpoint WHERE run_id = ANY ($1::uuid[])),
+artifacts AS (DELETE FROM artifact WHERE run_id = ANY ($1::uuid[])),
+heads AS (DELETE FROM step_head WHERE run_id = ANY ($1::uuid[])),
+steps AS (DELETE FROM step_fence WHERE run_id = ANY ($1::uuid[]))
+DELETE FROM run_gate WHERE run_id = ANY ($1::uuid[]);
