@@ -30,7 +30,7 @@ class Tx(Protocol):
         ...
 
     async def name_chunks(self, wanted: Sequence[tuple[str, bytes, UUID]], now_ms: int) -> set[Content]:
-        """Marks chunks as named by a manifest or artifact of a run; those that are stored. No sweep takes them while one does."""
+        """Marks chunks as named by a manifest or artifact of a run; those that are stored. No sweep takes them meanwhile."""
         ...
 
     async def move_heads(self, moves: Sequence[tuple[Step, bytes, bytes, int]]) -> set[Step]:

@@ -26,13 +26,14 @@ async def committed(room: Room, run: UUID, *data: bytes) -> None:
     """A run with a checkpoint for each of these, in steps of their own."""
     await room.gate(run=run)
     await put_chunks(room.ports, "acme", data)
-    for number, item in enumerate(data):
-        await named(room, run, item, f"step {number}")
+    await named(room, run, *data)
 
 
-async def named(room: Room, run: UUID, data: bytes, step: str) -> None:
-    [done] = await commit_checkpoints(room.ports, [await seal(room.ports, room.ask(data, holder=room.holder(step, run=run)))])
-    assert isinstance(done, Committed)
+async def named(room: Room, run: UUID, *data: bytes) -> None:
+    """All in one transaction."""
+    asks = [room.ask(item, holder=room.holder(f"step {number}", run=run)) for number, item in enumerate(data)]
+    done = await commit_checkpoints(room.ports, [await seal(room.ports, ask) for ask in asks])
+    assert all(isinstance(item, Committed) for item in done)
 
 
 async def close(room: Room, *runs: UUID) -> None:
@@ -48,6 +49,7 @@ async def test_a_forgotten_run_takes_its_checkpoints_and_the_chunks_that_only_it
     for run, data in ((OLD, (b"own", b"shared")), (OTHER, (b"open",)), (YOUNG, (b"shared", b"young"))):
         await committed(room, run, *data)
     await close(room, OLD, YOUNG)
+    room.clock.advance(GRACE_MS + 1)
     assert await room.ports.rows.forget_runs(BEFORE, 500) == 1
     for table in TABLES:
         assert await runs_in(room, table) == {OTHER, YOUNG}, "one is open, one is young"
@@ -100,7 +102,7 @@ async def test_naming_and_forgetting_at_the_same_moment_never_lose_bytes(room: R
         await committed(room, run, data)
         await close(room, run)
         await room.gate(run=other)
-        await asyncio.gather(room.ports.rows.forget_runs(UUID(int=900), 500), named(room, other, data, "again"))
+        await asyncio.gather(room.ports.rows.forget_runs(UUID(int=900), 500), named(room, other, data))
         room.clock.advance(GRACE_MS + 1)
         assert await sweep_chunks(room.ports) == 0
         assert await there(room, data)
