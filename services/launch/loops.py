@@ -13,6 +13,7 @@ from services.launch.app.adopt_runs import adopt_all
 from services.launch.app.close_runs import expire_runs
 from services.launch.app.expire_approvals import expire_approvals
 from services.launch.app.mend_trees import mend_trees
+from services.launch.app.spawn_children import judge_held
 from services.launch.app.stop_scopes import Switches
 from services.launch.app.wait_runs import WaitHub
 from services.launch.ports import Ports, Promotion
@@ -32,8 +33,13 @@ def loops(ports: Ports, hub: WaitHub, settings: LaunchSettings) -> list[Every]:
         while await expire_approvals(ports):
             continue
 
+    async def held() -> None:
+        while await judge_held(ports):
+            continue
+
     return [
         Every(settings.expire_interval_ms, expire, "expire_runs"),
+        Every(settings.expire_interval_ms, held, "judge_held_spawns"),
         Every(settings.expire_interval_ms, expire_asked, "expire_approvals"),
         Every(settings.watch_poll_ms, hub.poll, "poll_waiters"),
         Every(settings.mend_interval_ms, lambda: mend_trees(ports), "mend_trees"),

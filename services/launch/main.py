@@ -48,6 +48,7 @@ from services.launch.settings import LaunchSettings
 from services.launch.store.approvals import ApprovalReads
 from services.launch.store.catalogue import CatalogueStore
 from services.launch.store.children import ChildReads
+from services.launch.store.held_spawns import HeldReads
 from services.launch.store.projects import ProjectStore
 from services.launch.store.promotion import LaunchPromotion
 from services.launch.store.reads import LaunchReads
@@ -90,6 +91,7 @@ async def compose(host: Host) -> Service:
         db=LaunchDatabase(db, relay, host.ids, promotion.check),
         reads=reads,
         children=ChildReads(db, promotion.check),
+        held=HeldReads(db),
         envelopes=EnvelopeClient(host.peers),
         catalogue=CatalogueStore(db, parse_spec, host.clock, settings.newest_ttl_ms),
         tenancy=TenancyStore(control_db),
@@ -112,7 +114,7 @@ async def compose(host: Host) -> Service:
     switches = Switches(scopes, PointClients(host.peers), host.clock, settings.enforce_deadline_ms)
     leaf = LaunchReads(leaf_db, promotion.check)
     rate = LaunchRate(host.clock, settings.launches_per_s, settings.launch_burst)
-    explanations = Explanations(AccountClients(host.peers), ports.approvals.reads)
+    explanations = Explanations(AccountClients(host.peers), ports.approvals.reads, ports.held)
     servicer = LaunchServicer(ports, control, hub, rate, WaitClient(host.peers), explanations)
 
     approvals = ApprovalServicer(control)

@@ -27,10 +27,11 @@ from services.launch.domain.facts import (
 from services.launch.domain.joining import Counts, Join, JoinKey
 from services.launch.domain.pausing import Moved
 from services.launch.domain.run import Run, RunEventFacts, RunHead
-from services.launch.domain.spawning import Child, Spawned
+from services.launch.domain.spawning import Child, HeldSpawn, SpawnAsk, Spawned
 from services.launch.ports_approvals import ApprovalPorts, ApprovalRows
 from services.launch.ports_children import ChildReads as ChildReads
 from services.launch.ports_children import Envelopes as Envelopes
+from services.launch.ports_children import HeldReads, HeldRows
 from services.launch.ports_points import LeafReads as LeafReads
 from services.launch.ports_points import Points as Points
 from services.launch.ports_points import Waits as Waits
@@ -39,7 +40,7 @@ from services.launch.ports_tenancy import Projects as Projects
 from services.launch.ports_tenancy import Tenancy as Tenancy
 
 
-class Tx(Protocol):
+class Tx(HeldRows, Protocol):
     """One transaction of launch's database."""
 
     @property
@@ -244,6 +245,10 @@ class Notices(Protocol):
         """The run's gate under its new epoch for every point; RunClosing where its outcome is decided."""
         ...
 
+    def spawn_again(self, held: HeldSpawn) -> SpawnAsk:
+        """What a spawn that waits asked for, from what is kept of it."""
+        ...
+
     def spawned(self, parent: RunHead, child: Child, epoch: int, now_ms: int) -> Notice:
         """RunLaunched of a child."""
         ...
@@ -339,6 +344,7 @@ class Ports:
     db: Database
     reads: Reads
     children: ChildReads
+    held: HeldReads
     envelopes: Envelopes
     catalogue: Catalogue
     tenancy: Tenancy

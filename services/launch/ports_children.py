@@ -7,6 +7,7 @@ from uuid import UUID
 from services.launch.domain.children import ChildRow, Envelope, SliceTaken, TreeCounts
 from services.launch.domain.joining import JoinKey
 from services.launch.domain.run import Run, RunHead
+from services.launch.domain.spawning import HeldSpawn, SpawnAsk, SpawnKey
 
 
 class ChildReads(Protocol):
@@ -34,6 +35,54 @@ class ChildReads(Protocol):
 
     async def slice_name(self, run_id: UUID) -> bytes:
         """What a child's slice of its parent's envelope is called."""
+        ...
+
+
+class HeldReads(Protocol):
+    """Reads about spawns that wait for money, one statement each."""
+
+    async def known(self, keys: Sequence[SpawnKey]) -> set[SpawnKey]:
+        """Which of these commands wait."""
+        ...
+
+    async def counts(self, run_ids: Sequence[UUID]) -> Mapping[UUID, int]:
+        """How many wait of each of these runs; those of which none waits are not named."""
+        ...
+
+    async def of_run(self, run_id: UUID, limit: int) -> list[HeldSpawn]:
+        """What waits of a run, in the order in which it was asked."""
+        ...
+
+    async def due(self, now_ms: int, limit: int) -> list[HeldSpawn]:
+        """Those to be judged again."""
+        ...
+
+
+class HeldRows(Protocol):
+    """Spawns that wait for money, in a transaction. Behind their parents' locks."""
+
+    async def held_known(self, keys: Sequence[SpawnKey]) -> set[SpawnKey]:
+        """Which of these commands wait."""
+        ...
+
+    async def held_counts(self, run_ids: Sequence[UUID]) -> dict[UUID, int]:
+        """How many wait of each run."""
+        ...
+
+    async def put_held(self, held: Sequence[tuple[SpawnAsk, str]], now_ms: int) -> None:
+        """They wait from now on, with why."""
+        ...
+
+    async def put_off(self, held: Sequence[tuple[SpawnAsk, str]], now_ms: int) -> None:
+        """They still cannot be."""
+        ...
+
+    async def drop_held(self, keys: Sequence[SpawnKey], now_ms: int) -> None:
+        """They have been judged; the next of each run is."""
+        ...
+
+    async def wake_held(self, run_ids: Sequence[UUID], now_ms: int) -> None:
+        """Something of these runs may be free again."""
         ...
 
 

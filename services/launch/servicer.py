@@ -22,6 +22,7 @@ from services.launch.app.launch_runs import LaunchAsk, Launched, check, is_repea
 from services.launch.app.limit_rate import LaunchRate
 from services.launch.app.pause_runs import Pause, PauseAnswer, pause_runs
 from services.launch.app.publish_version import publish_version, refuse_invalid
+from services.launch.app.tell_waits import with_budget
 from services.launch.app.wait_runs import WaitHub, wait_run, wait_runs, watch_run
 from services.launch.clients.explanations import Explanations
 from services.launch.domain.facts import Version
@@ -167,6 +168,7 @@ class LaunchServicer(launch_service_pb2_grpc.LaunchServiceServicer):
         run = await self._run(request.run_id)
         moving = run.head.state == RunState.RUNNING
         waiting = (await self._waits.waits([run.head.run_id])).get(run.head.run_id) if moving else None
+        waiting = await with_budget(self._ports, run.head.run_id, waiting)
         return pb.GetRunResponse(run=translate.run_message(run, waiting=waiting))
 
     async def ListRuns(self, request: pb.ListRunsRequest, context: Any) -> pb.ListRunsResponse:

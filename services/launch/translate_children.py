@@ -64,6 +64,9 @@ def spawn_ask(command: events_pb2.CommandRecorded) -> SpawnAsk:
         independent = said.get("independent", False)
         if not isinstance(independent, bool):
             raise _Unreadable("independent must be true or false")
+        waits = said.get("wait_for_budget", False)
+        if not isinstance(waits, bool):
+            raise _Unreadable("wait_for_budget must be true or false")
         raw = said.get("children")
         if not isinstance(raw, list) or not 0 < len(raw) <= MOST_CHILDREN:
             raise _Unreadable(f"children must be a list of 1 to {MOST_CHILDREN}")
@@ -74,7 +77,7 @@ def spawn_ask(command: events_pb2.CommandRecorded) -> SpawnAsk:
             raise _Unreadable("two children have one name")
     except _Unreadable as error:
         return SpawnAsk(run_id, step_key, slot, group, False, (ChildAsk("", "", _NULL),), str(error)[:500])
-    return SpawnAsk(run_id, step_key, slot, group, independent, children)
+    return SpawnAsk(run_id, step_key, slot, group, independent, children, waits=waits, payload=command.payload)
 
 
 def _child(place: int, said: Any, value: struct_pb2.Value) -> ChildAsk:

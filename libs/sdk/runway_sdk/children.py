@@ -164,25 +164,47 @@ class ChildContext(ABC):
         """The lease's present token."""
 
     async def spawn(
-        self, workflow: str, input: Any = None, *, group: str = "", independent: bool = False, slot: str = "", **limits: Any
+        self,
+        workflow: str,
+        input: Any = None,
+        *,
+        group: str = "",
+        independent: bool = False,
+        slot: str = "",
+        wait_for_budget: bool = False,
+        **limits: Any,
     ) -> Children:
         """Starts one child run of a published workflow, once: a later attempt that comes here again gets the same.
 
-        `limits`: name, budget_micros, budget_tokens, capabilities, priority, deadline (see `Child`).
+        `limits`: name, budget_micros, budget_tokens, capabilities, priority, deadline (see `Child`). `wait_for_budget`: see
+        `spawn_many`.
         """
         child = Child(workflow, input, **limits)
-        return await self.spawn_many([child], group=group, independent=independent, slot=slot or self._waits.slot("spawn", ""))
+        slot = slot or self._waits.slot("spawn", "")
+        return await self.spawn_many([child], group=group, independent=independent, slot=slot, wait_for_budget=wait_for_budget)
 
     async def spawn_many(
-        self, children: Iterable[Child], *, group: str = "", independent: bool = False, slot: str = ""
+        self,
+        children: Iterable[Child],
+        *,
+        group: str = "",
+        independent: bool = False,
+        slot: str = "",
+        wait_for_budget: bool = False,
     ) -> Children:
-        """Starts many child runs, by the thousand in a command; each command is judged whole."""
+        """Starts many child runs, by the thousand in a command; each command is judged whole.
+
+        With `wait_for_budget` a command that this run's budget does not allow waits, and is obeyed once the budget was raised
+        or children have given back what they did not use; a join of it waits as long. Else it is refused, as the join is told.
+        """
         slot = self._waits.slot("spawn", slot)
         group = group or slot
         slots = []
         for number, part in enumerate(_parts([child.payload() for child in children])):
             name = f"{slot}/{number}" if number else slot
             payload = {"children": part, "group": group, "independent": independent}
+            if wait_for_budget:
+                payload["wait_for_budget"] = True
             await self._record(
                 wk.CommandItem(slot=name, type=wk.COMMAND_TYPE_SPAWN, payload=to_value(payload, f"spawn {name}"))
             )

@@ -25,7 +25,9 @@ async def end_children(
     heard = {item.head.parent_id for item in progress if _heard(item)} - {None}
     if children:
         await tx.count_ended(sorted(children), back)
-        await tx.send([ports.notices.slice_back(item, now) for item in await tx.slices_of(sorted(children))], now)
+        slices = await tx.slices_of(sorted(children))
+        await tx.send([ports.notices.slice_back(item, now) for item in slices], now)
+        await tx.wake_held(sorted({item.parent_id for item in slices}), now)
     waiting = sorted(run_id for run_id in heard if run_id is not None and _open(family, run_id))
     if waiting:
         await judge_joins(ports, tx, waiting, now)

@@ -12,8 +12,18 @@ from libs.kernel.blockers import Blocker
 from libs.kernel.refusal import Reason, Refusal
 from libs.kernel.values import value
 from services.launch.domain.approvals import Approval
-from services.launch.domain.explain import StepExplained, StepSaid, TicketSaid, not_begun, of_run, together, with_approvals
+from services.launch.domain.explain import (
+    StepExplained,
+    StepSaid,
+    TicketSaid,
+    not_begun,
+    of_run,
+    together,
+    with_approvals,
+    with_held,
+)
 from services.launch.domain.run import DECIDED, Run, RunState
+from services.launch.domain.spawning import HeldSpawn
 
 
 @value(frozen=True, slots=True)
@@ -57,7 +67,11 @@ class RunExplained:
 
 
 async def explain_run(
-    accounts: Accounts, run: Run, question: Question, pending: Sequence[tuple[Approval, int]] = ()
+    accounts: Accounts,
+    run: Run,
+    question: Question,
+    pending: Sequence[tuple[Approval, int]] = (),
+    held: Sequence[HeldSpawn] = (),
 ) -> RunExplained:
     """The run, with the accounts of those who could be asked."""
     blockers = of_run(run)
@@ -73,7 +87,8 @@ async def explain_run(
     if not decided and (said is None or keys):
         tickets = await _tickets(accounts, run.head.run_id, keys, unanswered)
     steps = together(said.steps if said is not None else None, tickets, decided=decided)
-    return RunExplained(blockers, with_approvals(steps, pending), unanswered, said.next_after if said is not None else 0)
+    steps = with_held(run, with_approvals(steps, pending), held)
+    return RunExplained(blockers, steps, unanswered, said.next_after if said is not None else 0)
 
 
 async def _steps(accounts: Accounts, run_id: UUID, asked: Question, unanswered: list[tuple[str, str]]) -> StepsSaid | None:

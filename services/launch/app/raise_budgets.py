@@ -72,6 +72,7 @@ async def raise_budget(ports: Ports, ask: Raise) -> Raised:
         detail = json.dumps({"micros": ask.micros, "reason": ask.reason}, ensure_ascii=False)
         await tx.append_events([RunEventFacts(ask.run_id, 0, now, "run.budget_raised", 0, "", ask.actor, detail)])
         await tell_budgets(ports, tx, [ask.run_id], now)
+        await tx.wake_held([ask.run_id], now)
     ports.hub.poke([ask.run_id])
     return Raised((await ports.reads.runs([ask.run_id]))[ask.run_id], False)
 

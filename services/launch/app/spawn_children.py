@@ -4,6 +4,10 @@ Once a command: what was judged is a row, and a repeat finds it. Can go wrong: a
 decided then and the command is told again, where its slices are known by their names; the slices of a spawn that may not be
 come back by the outbox, whichever process took them, or is about to. And a cancel of the parent meanwhile: it locks the same
 row, so that either it finds the children or they find it.
+
+A spawn that says so waits where only money is lacking, as a row behind the same lock, and is judged again in the order of
+asking: when the budget was raised, when a slice came back, and now and then. It keeps what was taken for it; its parent's end
+refuses it.
 """
 
 import json
@@ -25,15 +29,18 @@ from services.launch.domain.spawning import (
     Policy,
     SpawnAsk,
     Spawned,
+    behind,
     child_of,
     counted,
     first_of_each,
     judge,
+    may_wait,
     out_of_budget,
     policy_of,
 )
 from services.launch.ports import Ports, Tx
 
+HELD_AT_ONCE = 100
 MOST_AT_ONCE = 2_000
 """Children of one transaction: more would keep their parents locked for long."""
 Key = tuple[UUID, str, str]
@@ -49,10 +56,23 @@ class _Prepared:
     refused: FailureFacts | None = None
 
 
+async def judge_held(ports: Ports) -> int:
+    """Spawns that wait for money and whose time has come, the first of each run, are judged as any other; how many wait no
+    longer."""
+    found = await ports.held.due(ports.clock.now_ms(), HELD_AT_ONCE)
+    asks = [ports.notices.spawn_again(item) for item in found]
+    if not asks:
+        return 0
+    again = await _judge(ports, asks, held=True)
+    left = await ports.held.known([ask.key for ask in asks if ask.key not in again])
+    return sum(ask.key not in left and ask.key not in again for ask in asks)
+
+
 async def spawn_children(ports: Ports, asks: Sequence[SpawnAsk]) -> set[Key]:
     """Makes children, once a command; commands that could not be judged now and are to be told again."""
     asks = first_of_each(asks)
-    known = await ports.children.spawns_known([ask.key for ask in asks])
+    keys = [ask.key for ask in asks]
+    known = await ports.children.spawns_known(keys) | await ports.held.known(keys)
     now_asked: list[SpawnAsk] = []
     again: set[Key] = set()
     room = MOST_AT_ONCE
@@ -62,11 +82,17 @@ async def spawn_children(ports: Ports, asks: Sequence[SpawnAsk]) -> set[Key]:
             again.add(ask.key)
         else:
             now_asked.append(ask)
-    if not now_asked:
-        return again
+    return again | await _judge(ports, now_asked, held=False) if now_asked else again
+
+
+async def _judge(ports: Ports, now_asked: Sequence[SpawnAsk], *, held: bool) -> set[Key]:
+    """Makes children of these, refuses them, or lets them wait; those that could not be judged now. `held`: they waited."""
+    again: set[Key] = set()
     runs = await ports.reads.runs(sorted({ask.run_id for ask in now_asked}))
     heads = {run_id: run.head for run_id, run in runs.items()}
     prepared = [await _prepare(ports, heads[ask.run_id], ask) for ask in now_asked if ask.run_id in heads]
+    if not held:
+        prepared = await _queue(ports, prepared)
     try:
         prepared = await _take(ports, heads, prepared)
     except Refusal as away:
@@ -75,8 +101,20 @@ async def spawn_children(ports: Ports, asks: Sequence[SpawnAsk]) -> set[Key]:
         again |= {item.ask.key for item in prepared if item.ask.micros and item.refused is None}
         prepared = [item for item in prepared if item.ask.key not in again]
     if prepared:
-        await _store(ports, prepared)
+        await _store(ports, prepared, held=held)
     return again
+
+
+async def _queue(ports: Ports, prepared: Sequence[_Prepared]) -> list[_Prepared]:
+    """What may wait goes behind what waits already: who asked first is given first."""
+    asking = {item.ask.run_id for item in prepared if item.ask.waits and item.ask.micros and item.refused is None}
+    waiting = await ports.held.counts(sorted(asking)) if asking else {}
+    return [
+        replace(item, refused=behind(item.ask.micros))
+        if item.ask.waits and item.ask.micros and item.refused is None and item.ask.run_id in waiting
+        else item
+        for item in prepared
+    ]
 
 
 async def _prepare(ports: Ports, parent: RunHead, ask: SpawnAsk) -> _Prepared:
@@ -145,11 +183,16 @@ async def _take(ports: Ports, heads: Mapping[UUID, RunHead], prepared: Sequence[
     return found
 
 
-async def _store(ports: Ports, prepared: Sequence[_Prepared]) -> None:
+async def _store(ports: Ports, prepared: Sequence[_Prepared], *, held: bool) -> None:
     now = ports.clock.now_ms()
     async with ports.db.tx() as tx:
         heads = await tx.lock_heads(sorted({item.ask.run_id for item in prepared}))
-        known = await tx.spawns_known([item.ask.key for item in prepared])
+        keys = [item.ask.key for item in prepared]
+        known = await tx.spawns_known(keys)
+        waiting = await tx.held_known(keys)
+        known |= set(keys) - waiting if held else waiting  # judged meanwhile by another process, or waiting already
+        counts = await tx.held_counts(sorted(heads)) if any(item.ask.waits for item in prepared) else {}
+        holding: list[tuple[SpawnAsk, str]] = []
         accounts = await tx.lock_accounts(sorted({head.tenant for head in heads.values()}))
         spawned: list[Spawned] = []
         back: list[SliceBack] = []
@@ -157,6 +200,10 @@ async def _store(ports: Ports, prepared: Sequence[_Prepared]) -> None:
         for item in (item for item in prepared if item.ask.key not in known and item.ask.run_id in heads):
             parent = parents[item.ask.run_id]
             refused = item.refused or judge(parent, item.ask, item.policy, accounts.get(parent.tenant))
+            if refused is not None and may_wait(parent, item.ask, refused, 0 if held else counts.get(parent.run_id, 0)):
+                holding.append((item.ask, refused.message))
+                counts[parent.run_id] = counts.get(parent.run_id, 0) + 1
+                continue
             if refused is not None:
                 spawned.append(Spawned(item.ask, refused=refused))
                 back += [SliceBack(parent.run_id, name, 0) for name, _, _ in _slices(item.ask)]
@@ -168,10 +215,15 @@ async def _store(ports: Ports, prepared: Sequence[_Prepared]) -> None:
                 delegated_micros=parent.delegated_micros + item.ask.micros,
             )
             accounts[parent.tenant] = counted(accounts[parent.tenant], len(item.ask.children))
-        if not spawned:
-            return
-        await _write(ports, tx, heads, spawned, back, now)
-    ports.hub.poke(sorted({item.ask.run_id for item in spawned}), state=False)
+        if held:
+            await tx.put_off(holding, now)
+            await tx.drop_held([item.ask.key for item in spawned], now)
+        else:
+            await tx.put_held(holding, now)
+            await tx.append_events([_waits(ask, why, now) for ask, why in holding])
+        if spawned:
+            await _write(ports, tx, heads, spawned, back, now)
+    ports.hub.poke(sorted({ask.run_id for ask in [*(item.ask for item in spawned), *(ask for ask, _ in holding)]}), state=False)
 
 
 def _children(ports: Ports, parent: RunHead, item: _Prepared, now: int) -> Spawned:
@@ -208,6 +260,12 @@ async def _write(
     waiting = sorted({item.ask.run_id for item in spawned if heads[item.ask.run_id].state not in DECIDED})
     if waiting:
         await judge_joins(ports, tx, waiting, now)
+
+
+def _waits(ask: SpawnAsk, why: str, now: int) -> RunEventFacts:
+    detail = {"slot": ask.slot, "group": ask.group, "children": len(ask.children), "micros": ask.micros, "reason": why}
+    detail_json = json.dumps(detail, ensure_ascii=False)
+    return RunEventFacts(ask.run_id, 0, now, "run.spawn_held", 0, ask.step_key, "launch", detail_json)
 
 
 def _entry(item: Spawned, now: int) -> RunEventFacts:

@@ -12,6 +12,7 @@ from services.launch.domain.approvals import Approval, ApprovalState
 from services.launch.domain.explain import StepExplained
 from services.launch.domain.run import DECIDED, Run
 from services.launch.ports_approvals import ApprovalReads
+from services.launch.ports_children import HeldReads
 from services.launch.translate import check_text, page_of
 
 DEFAULT_PAGE = 100
@@ -21,15 +22,17 @@ MOST_APPROVALS = 100
 class Explanations:
     """Answers `ExplainRun` for a run that the caller may see."""
 
-    def __init__(self, accounts: Accounts, approvals: ApprovalReads) -> None:
+    def __init__(self, accounts: Accounts, approvals: ApprovalReads, held: HeldReads) -> None:
         self._accounts = accounts
         self._approvals = approvals
+        self._held = held
 
     async def of(self, run: Run, request: launch_service_pb2.ExplainRunRequest) -> launch_service_pb2.ExplainRunResponse:
         """See the contract."""
         step_key = check_text(request.step_key, "step_key")
         question = Question(step_key, _place(request.page_token), page_of(request.page_size, DEFAULT_PAGE))
-        return _explained(run, await explain_run(self._accounts, run, question, await self._pending(run)))
+        held = await self._held.of_run(run.head.run_id, MOST_APPROVALS) if run.head.state not in DECIDED else []
+        return _explained(run, await explain_run(self._accounts, run, question, await self._pending(run), held))
 
     async def _pending(self, run: Run) -> list[tuple[Approval, int]]:
         """Approvals that the run waits for, and how many have said yes to each."""

@@ -19,9 +19,9 @@ from services.launch.domain.facts import Notice
 from services.launch.domain.joining import Join, JoinKey
 from services.launch.domain.pausing import Moved
 from services.launch.domain.run import RunHead, mode_of
-from services.launch.domain.spawning import Child
+from services.launch.domain.spawning import Child, HeldSpawn, SpawnAsk
 from services.launch.domain.workflow import POINT_NAMES
-from services.launch.translate_children import budget_result, join_result, plain_bytes
+from services.launch.translate_children import budget_result, join_result, plain_bytes, spawn_ask
 
 RAISE = "raise_fences"
 
@@ -90,6 +90,12 @@ class EventNotices:
             fork_from=launch.fork.from_steps if launch.fork else (),
         )
         return self._event(launch.run_id, "run_launched", "readiness", now_ms, launch.traceparent, run_launched=fact)
+
+    def spawn_again(self, held: HeldSpawn) -> SpawnAsk:
+        """From the command's payload."""
+        run_id, step_key, slot = held.key
+        said = events_pb2.CommandRecorded(run_id=run_id.bytes, step_key=step_key, slot=slot, payload=held.payload)
+        return spawn_ask(said)
 
     def spawned(self, parent: RunHead, child: Child, epoch: int, now_ms: int) -> Notice:
         """RunLaunched of a child: tenant, project and class are its parent's."""

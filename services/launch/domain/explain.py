@@ -11,6 +11,7 @@ from libs.kernel.blockers import Block, Blocker, Estimate, Position, blocker
 from libs.kernel.values import value
 from services.launch.domain.approvals import Approval
 from services.launch.domain.run import DECIDED, OPEN, Run, RunState
+from services.launch.domain.spawning import HeldSpawn
 
 WAITING, LEASED, ENDING, OVER = 1, 2, 3, 4
 """runway.internal.scheduler.v1.TicketStanding."""
@@ -101,6 +102,27 @@ def with_approvals(steps: Sequence[StepExplained], pending: Sequence[tuple[Appro
     for approval, yes in pending:
         by_step.setdefault(approval.subject.step_key, []).append(_approval(approval, yes))
     return [_waits(step, by_step[step.step_key]) if step.step_key in by_step else step for step in steps]
+
+
+def with_held(run: Run, steps: Sequence[StepExplained], held: Sequence[HeldSpawn]) -> list[StepExplained]:
+    """Steps with what they spawned and what waits for money, before the join that waits for it."""
+    by_step: dict[str, list[Blocker]] = {}
+    for item in held:
+        _, step_key, slot = item.key
+        text = f"{item.children} children of {slot} wait for budget: {item.why}"
+        remedy = f"raise it: `runway budget raise {run.head.run_id} MICROS`; or wait until what is held or delegated comes back"
+        found = blocker(
+            Block.WAITS_FOR,
+            text,
+            remedy=remedy,
+            since_ms=item.held_ms,
+            reason="budget",
+            slot=slot,
+            children=item.children,
+            asked_micros=item.micros,
+        )
+        by_step.setdefault(step_key, []).append(found)
+    return [replace(step, blockers=[*by_step.get(step.step_key, ()), *step.blockers]) for step in steps]
 
 
 def _waits(step: StepExplained, found: Sequence[Blocker]) -> StepExplained:

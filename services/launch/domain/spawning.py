@@ -16,6 +16,11 @@ from services.launch.domain.run import DECIDED, FailureFacts, RunHead
 
 MOST_CHILDREN = 1_000
 """Of one command."""
+MOST_HELD = 100
+"""Spawns of one run that wait for money; more are refused."""
+NO_MONEY = "BUDGET_EXHAUSTED"
+SpawnKey = tuple[UUID, str, str]
+"""Run, step and slot."""
 
 
 @value(frozen=True, slots=True)
@@ -43,9 +48,13 @@ class SpawnAsk:
     independent: bool
     children: tuple[ChildAsk, ...]
     problem: str = ""
+    waits: bool = False
+    """Whether it waits where the parent's envelope has too little."""
+    payload: bytes = b""
+    """As it came."""
 
     @property
-    def key(self) -> tuple[UUID, str, str]:
+    def key(self) -> SpawnKey:
         """By which it is known."""
         return (self.run_id, self.step_key, self.slot)
 
@@ -94,6 +103,24 @@ class Spawned:
     refused: FailureFacts | None = None
 
 
+@value(frozen=True, slots=True)
+class HeldSpawn:
+    """A spawn that waits for money. `why`: as it was said last; `payload`: the command's."""
+
+    key: SpawnKey
+    children: int
+    micros: int
+    why: str
+    payload: bytes
+    held_ms: int
+
+
+def may_wait(parent: RunHead, ask: SpawnAsk, refused: FailureFacts | None, held: int) -> bool:
+    """Whether a spawn that is refused waits instead: for money only, where it said so, under a parent that goes on, and where
+    not too many (`held`) wait already."""
+    return ask.waits and refused is not None and refused.type == NO_MONEY and parent.state not in DECIDED and held < MOST_HELD
+
+
 def policy_of(parent: RunHead, version: Version | None, max_children: int, max_depth: int) -> Policy:
     """The narrowest of what the installation, the parent's version and those above it let; `max_depth` below the root."""
     if version is None:
@@ -136,7 +163,14 @@ def judge(parent: RunHead, ask: SpawnAsk, policy: Policy, account: Account | Non
 def out_of_budget(asked: int, free: int) -> FailureFacts:
     """The parent's envelope has not so much."""
     text = f"the children would take {asked} micros of their parent's budget, of which {max(0, free)} are free"
-    return FailureFacts("budget", text, "BUDGET_EXHAUSTED")
+    return FailureFacts("budget", text, NO_MONEY)
+
+
+def behind(asked: int) -> FailureFacts:
+    """Others of the same run asked first."""
+    return FailureFacts(
+        "budget", f"the children would take {asked} micros, and spawns that asked before wait for theirs", NO_MONEY
+    )
 
 
 def intersect(allowed: Iterable[str], wanted: Iterable[str]) -> tuple[str, ...]:

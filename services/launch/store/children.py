@@ -16,18 +16,18 @@ from libs.pg import Database, Queries, Statement, Tx
 from services.launch.domain.children import BudgetWait, ChildRow, DeniedSpawn, JoinedChild, SliceBack, TreeCounts
 from services.launch.domain.joining import Counts, Join, JoinKey, JoinState, OnFailure, Rest
 from services.launch.domain.run import FailureFacts, Run, RunHead
-from services.launch.domain.spawning import Child, Spawned
+from services.launch.domain.spawning import Child, Spawned, SpawnKey
 from services.launch.store import rows
+from services.launch.store.held_spawns import HeldStatements
 
 _Q = Queries.load(Path(__file__).parent / "sql" / "children.sql")
-SpawnKey = tuple[UUID, str, str]
 
 
 def _keys(keys: Sequence[SpawnKey]) -> tuple[list[UUID], list[str], list[str]]:
     return [run_id for run_id, _, _ in keys], [step for _, step, _ in keys], [slot for _, _, slot in keys]
 
 
-class ChildStatements(ABC):
+class ChildStatements(HeldStatements, ABC):
     """What of a transaction is about children."""
 
     _tx: Tx

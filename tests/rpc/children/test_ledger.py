@@ -59,10 +59,15 @@ class Ledger(RuleBasedStateMachine):
         self.granted = micros
 
     @precondition(lambda self: self.runs)
-    @rule(at=st.integers(0, 20), slices=st.lists(st.integers(0, 80), min_size=1, max_size=3), apart=st.booleans())
-    def spawn(self, at: int, slices: list[int], apart: bool) -> None:
+    @rule(
+        at=st.integers(0, 20),
+        slices=st.lists(st.integers(0, 80), min_size=1, max_size=3),
+        apart=st.booleans(),
+        waits=st.booleans(),
+    )
+    def spawn(self, at: int, slices: list[int], apart: bool, waits: bool) -> None:
         children = [{"workflow": "tree", "budget": {"micros": micros}} for micros in slices]
-        event = self.room.spawn_event(self.pick(at), children, independent=apart)
+        event = self.room.spawn_event(self.pick(at), children, independent=apart, wait_for_budget=waits)
         self.spawns.append(event)
         self.do(self.tell(event, self.pick(at)))
 

@@ -7,6 +7,7 @@ WITH old AS MATERIALIZED (
 events AS (DELETE FROM run_event AS e USING old WHERE e.run_id = old.run_id),
 approvals AS (DELETE FROM approval AS a USING old WHERE a.run_id = old.run_id),
 spawns AS (DELETE FROM spawn AS s USING old WHERE s.run_id = old.run_id),
+held AS (DELETE FROM held_spawn AS h USING old WHERE h.run_id = old.run_id),
 groups AS (DELETE FROM child_group AS g USING old WHERE g.run_id = old.run_id),
 joins AS (DELETE FROM child_join AS j USING old WHERE j.run_id = old.run_id),
 budgets AS (DELETE FROM budget_wait AS b USING old WHERE b.run_id = old.run_id),

@@ -1,0 +1,10 @@
+"""Spawns that wait until their parent has the money."""
+
+from libs.migrate import run_file
+
+revision = "0012"
+down_revision = "0011"
+
+
+def upgrade() -> None:
+    run_file(__file__)
