@@ -5,7 +5,8 @@ As the code has it: a command may come again at any time and in two processes at
 (`services/launch/app/spawn_children.py`); the slice is taken at the gateway first, by its name
 (`services/gateway/domain/envelopes.py`), then the child is stored behind the parent's lock or refused; a decision about the
 parent takes everything below it in its transaction (`decide_outcomes.py`); a child that has settled, or never was, gives back
-what it did not use, in a message that may come twice. Calls spend what is free at the gates.
+what it did not use, in a message that may come twice. Calls spend what is free at the gates. A spawn that lacks money may wait, and is
+judged again, as often as it takes: it keeps its slice's name, and what was taken under it.
 """
 
 from collections.abc import Iterator, Mapping
@@ -14,6 +15,7 @@ from typing import Any, ClassVar, NamedTuple
 from tests.models.explorer import Model, Move
 
 GRANTED, RAISE, SLICE = 1, 1, 1
+HELD = "held"
 REPEATS = 3
 NONE, OPEN, CLOSED, DONE, REFUSED = "none", "open", "closed", "done", "refused"
 OUT, BACK = "out", "back"
@@ -61,6 +63,9 @@ class TreeModel(Model[Tree]):
         "all-comes-back": "what a child has used does not come back",
         "parent-before-child": "a parent becomes terminal after its child",
         "child-not-closed": "a decision about the parent closes its child",
+        "held-gives-back": "a spawn that waits keeps its slice's name: what came back is not taken again",
+        "held-forgotten": "a spawn that waits is judged again, and refused once its parent is decided",
+        "held-made-blindly": "a spawn that waited is stored only under a parent that is open, behind its lock",
     }
 
     def initial(self) -> Tree:
@@ -81,7 +86,8 @@ class TreeModel(Model[Tree]):
     def _asks(self, state: Tree) -> Iterator[Move]:
         """The command comes, and is looked up; then the slice is taken."""
         fair = not state.judging
-        if state.child == NONE and len(state.judging) < 2 and (fair or state.told <= REPEATS):
+        again = state.child == HELD and not self.without("held-forgotten")
+        if (state.child == NONE or again) and len(state.judging) < 2 and (fair or state.told <= REPEATS):
             judging = tuple(sorted((*state.judging, ASKS)))
             yield Move("the command comes", state._replace(judging=judging, told=state.told + (not fair)), fair)
         if ASKS not in state.judging:
@@ -108,13 +114,19 @@ class TreeModel(Model[Tree]):
             if answer == ASKS:
                 continue
             left = state._replace(judging=state.judging[:place] + state.judging[place + 1 :])
-            if state.child != NONE:
+            if state.child not in (NONE, HELD):
                 yield Move("judged before", left)
                 continue
-            may = state.parent == OPEN or self.without("parent-not-looked-at")
+            blind = state.child == HELD and self.without("held-made-blindly")
+            may = state.parent == OPEN or blind or self.without("parent-not-looked-at")
             if may and (answer == TOOK or self.without("slice-not-first")):
                 yield Move("the child is stored", left._replace(child=OPEN))
                 continue
+            if may and state.parent == OPEN:
+                back = (*left.returns, 0) if self.without("held-gives-back") else left.returns
+                yield Move("it waits for money", left._replace(child=HELD, returns=back), fair=state.child == HELD)
+                if state.child == HELD:
+                    continue
             gives = not self.without("slice-kept") and (answer == TOOK or not self.without("only-taken-comes-back"))
             yield Move("refused", left._replace(child=REFUSED, returns=(*left.returns, 0) if gives else left.returns))
 

@@ -29,6 +29,14 @@ SELECT sum(used_micros) AS used, bool_and(state >= 9) AS over FROM run JOIN tree
 """
 
 
+RUNS_OF_TREE = """
+WITH RECURSIVE tree AS (
+    SELECT r.run_id FROM run AS r WHERE r.run_id = $1
+    UNION ALL SELECT c.run_id FROM tree AS t JOIN run AS c ON c.parent_id = t.run_id)
+SELECT run_id FROM tree
+"""
+
+
 @step(key="act", models=["small"])
 async def act(run: Any) -> Any:
     return run
@@ -82,6 +90,7 @@ class Ledger(RuleBasedStateMachine):
         if parent:
             new = [c.run.run_id for c in await self.room.client.trees.children(parent) if c.run.run_id not in self.runs]
             self.did["children"] += len(new)
+            self.did["held"] += await self.room.launch.fetchval("SELECT count(*) FROM held_spawn")
             self.runs += new
 
     @precondition(lambda self: self.runs)
@@ -121,9 +130,15 @@ class Ledger(RuleBasedStateMachine):
 
     async def _end(self) -> None:
         """Everything ends, and every slice has come back: the tree has used no more than was granted."""
-        for run_id in self.runs:
-            await self.room.client.cancel(run_id)
-        await self.room.settled(*self.runs)
+        ended: set[str] = set()
+        while new := [
+            run_id for run_id in await self._tree() if run_id not in ended
+        ]:  # also what was made of spawns that waited
+            for run_id in new:
+                await self.room.client.cancel(run_id)
+            ended.update(new)
+        await self.room.settled(*ended)
+        await wait_until(self._none_held, what="spawns that wait no longer")
         await wait_until(self._all_back, what="slices that came back")
         await self.room.sums()
         row = await self.room.launch.fetchrow(TREE, self.runs[0])
@@ -131,6 +146,12 @@ class Ledger(RuleBasedStateMachine):
         assert row["used"] <= self.granted
         budget = await self.room.client.trees.tenant_budget()
         assert (budget.reserved_micros, budget.active_descendants) == (0, 0)
+
+    async def _tree(self) -> list[str]:
+        return [str(row["run_id"]) for row in await self.room.launch.fetch(RUNS_OF_TREE, self.runs[0])]
+
+    async def _none_held(self) -> bool:
+        return not await self.room.launch.fetch("SELECT FROM held_spawn")
 
     async def _all_back(self) -> bool:
         return not await self.room.gateway.fetch("SELECT FROM delegation WHERE returned_ms = 0")
@@ -147,4 +168,4 @@ async def test_ledgers_sum_after_every_random_sequence(stack_db: StackDatabase) 
             max_examples=20, stateful_step_count=14, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck)
         )
         await asyncio.to_thread(run_state_machine_as_test, Ledger, settings=bounds)
-        assert min(Ledger.did[name] for name in ("children", "calls", "raises")) > 5, Ledger.did
+        assert min(Ledger.did[name] for name in ("children", "calls", "raises", "held")) > 5, Ledger.did
