@@ -15,6 +15,7 @@ from services.readiness.domain.graph import Contract, Join, Node, Retry, build_g
 from services.readiness.domain.steps import (
     AttemptFact,
     End,
+    FailureFacts,
     RunView,
     StepState,
     answered,
@@ -39,7 +40,7 @@ from services.readiness.domain.waits import (
 )
 
 NODE = Node("s", (), Join.ALL, Retry(3, 10, 2.0, 100, frozenset({"transient"})), Contract("h", 0, 0, (), (), False, (), 0), "")
-SLOTS = st.sampled_from(["a", "b", "c"])
+SLOTS = st.sampled_from(["a", "b", "c", "d", "e"])
 
 
 class Waiting(RuleBasedStateMachine):
@@ -118,6 +119,12 @@ class Waiting(RuleBasedStateMachine):
             else:
                 assert (after.wait_reason, dict(after.pending)) == ("", {}), "it waits for nothing"
         self.commit()
+
+    @rule(slot=SLOTS)
+    def wait_for_capacity(self, slot: str) -> None:
+        """Asked and waited for at once, as attempts do."""
+        self.ask(slot, Kind.CAPACITY, -1, False)
+        self.yielded([slot], 0)
 
     @rule(slot=SLOTS, late=st.booleans())
     def lease(self, slot: str, late: bool) -> None:
@@ -200,3 +207,19 @@ class Waiting(RuleBasedStateMachine):
 
 Waiting.TestCase.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
 TestWaiting = pytest.mark.requirement("step.wait")(Waiting.TestCase)
+
+
+@pytest.mark.requirement("step.wait")
+@pytest.mark.parametrize("end", [End.SUCCEEDED, End.FAILED, End.LOST])
+def test_an_end_that_overtakes_how_a_wait_for_capacity_ended_leaves_nothing_to_be_told(end: End) -> None:
+    machine = Waiting()
+    machine.wait_for_capacity("a")
+    step = machine.view.steps["s"]
+    failure = FailureFacts("transient", "once", "Once") if end == End.FAILED else None
+    finish_attempt(machine.view, AttemptFact("s", step.ticket_sequence, end, b"", failure, {}), {}, machine.now)
+    before = machine.view.steps["s"]
+    assert (before.wait_reason in ("", "retry_backoff"), dict(before.pending)) == (True, {})
+    machine.view.touched.clear()
+    answered(machine.view, end_told(machine.rows["a"], Told("s", "a", Kind.CAPACITY, False, b"", "scheduler"), machine.now))
+    assert machine.view.steps["s"] == before
+    assert not machine.view.touched
