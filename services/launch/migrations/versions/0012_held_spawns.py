@@ -1,4 +1,4 @@
-"""Spawns that wait until their parent has the money."""
+"""Spawns that wait until their parent has the money; joins that warn."""
 
 from libs.migrate import run_file
 

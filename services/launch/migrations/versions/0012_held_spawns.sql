@@ -15,3 +15,6 @@ CREATE TABLE held_spawn (
     PRIMARY KEY (run_id, step_key, slot)
 ) WITH (fillfactor = 70);
 CREATE INDEX held_spawn_due ON held_spawn (due_ms);
+
+-- Whether children that a join went on without are told in the run's log.
+ALTER TABLE child_join ADD COLUMN warns boolean NOT NULL DEFAULT false;
