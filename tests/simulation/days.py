@@ -13,16 +13,13 @@ from typing import Any
 from runway_sdk import Context, step, workflow
 from runway_sdk.errors import EffectUnknown
 
+from tests.simulation import life_days
+from tests.simulation.flows import PATIENT, REPLAY, TTL, Plan
+from tests.simulation.hand import GATEWAYS, IN_TRANSACTION_S, SCHEDULERS, Hand
+from tests.simulation.lives import WORKFLOWS
 from tests.simulation.loop import Process
 from tests.simulation.provider import Fate
-from tests.simulation.traps import LIMIT_S, DidNotHappen
-from tests.simulation.workload import PATIENT, REPLAY, TTL, WORKFLOWS, Launched, Plan
-from tests.simulation.world import Member, World
-
-IN_TRANSACTION_S = 0.8
-"""How long a transaction may be held: the server ends one that idles for a second."""
-GATEWAYS = ("gateway-0", "gateway-1")
-SCHEDULERS = ("scheduler-0", "scheduler-1")
+from tests.simulation.workload import Launched
 
 
 @step(tools=["http.request"], retry=PATIENT, lease_ttl=TTL)
@@ -44,54 +41,6 @@ async def stubborn(ctx: Context, run: Plan) -> int:
 
 alone = workflow("alone", steps=[stubborn], input=Plan)
 DAY_WORKFLOWS = (*WORKFLOWS, alone)
-
-
-class Hand:
-    """What a day does to the world."""
-
-    def __init__(self, world: World) -> None:
-        self.world = world
-        self.loop = world.loop
-
-    def launch(self, name: str, plan: Plan) -> Launched:
-        """A run, followed to its end by its caller."""
-        run = Launched(f"request-{len(self.world.callers.runs)}", name, plan)
-        self.loop.spawn(self.world.outside, self.world.callers.plain_life(run))
-        return run
-
-    def cancel(self, run: Launched) -> asyncio.Task[None]:
-        """The caller changes its mind."""
-        return self.loop.spawn(self.world.outside, self.world.callers.cancel(run))
-
-    async def until(self, what: str, true: Callable[[], Any], within_s: float = LIMIT_S) -> Any:
-        """Waits for something."""
-        end_s = self.loop.time() + within_s
-        while not (found := true()):
-            if self.loop.time() >= end_s:
-                raise DidNotHappen(f"{what}: never")
-            await asyncio.sleep(0.01)
-        return found
-
-    def member(self, process: Process | None) -> Member:
-        """The place that a process fills."""
-        return next(member for member in self.world.members.values() if member.process is process)
-
-    def holder(self, run: Launched, step_key: str, *, again: bool = False) -> Member | None:
-        """Whose worker has the first lease of a step, or a later one. A worker that is stopped may be granted one and never know."""
-        for (run_id, key, lease_epoch), (_, worker) in self.world.leases.items():
-            if (run_id, key) == (run.run_id, step_key) and (lease_epoch > 1) == again:
-                return next((one for one in self.world.members.values() if repr(one.process) == worker), None)
-        return None
-
-    async def granted(self, run: Launched, step_key: str, *, again: bool = False) -> Member:
-        """Waits for a grant."""
-        what = f"a {'later' if again else 'first'} lease of {step_key}"
-        found: Member = await self.until(what, lambda: self.holder(run, step_key, again=again))
-        return found
-
-    def cut(self, ones: tuple[str, ...], others: tuple[str, ...]) -> None:
-        """They do not hear each other until the day ends."""
-        self.world.network.cut |= {frozenset((one, other)) for one in ones for other in others}
 
 
 async def _zombie(hand: Hand, method: str, run: Launched, step_key: str) -> Any:
@@ -297,5 +246,6 @@ DAYS: dict[str, Day] = {
         paused_gateway,
         late_confirmation,
         deposed_leader_commits,
+        *life_days.DAYS,
     )
 }

@@ -145,8 +145,8 @@ class Director:
     def _jump(self) -> None:
         """Not the gateway's clock: settle windows are the one place where a clock may decide, and its page says so."""
         member = self._one()
-        if member.clock is not None and member.service != "gateway":
-            member.clock.jumped_ms += self._chance.choice(JUMPS_MS)
+        if member.service and member.service != "gateway":
+            member.jump(self._chance.choice(JUMPS_MS))
 
     def _weather(self) -> None:
         chance = self._chance

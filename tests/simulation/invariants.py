@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from libs.pg import Queries
+from tests.simulation.lives import began, passed
 from tests.simulation.provider import Applied
 from tests.simulation.world import World
 
@@ -21,30 +22,34 @@ class Invariants:
 
     def __init__(self, world: World) -> None:
         self._world = world
-        self._after_cancel: dict[str, int] = {}
-        self._at_pause: dict[str, int] = {}
+        self._after_cancel: dict[str, tuple[bool, int]] = {}
+        self._at_pause: dict[str, tuple[bool, int]] = {}
+        """Whether all below the run is meant too, and how often it had sent something."""
         self._reported = 0
 
-    async def enforced(self, run: Any) -> None:
-        """A caller was told that a cancel is enforced: from now on the run sends nothing more."""
-        self._after_cancel[run.run_id] = await self._dispatches(run.run_id)
+    async def enforced(self, run: Any, *, whole: bool) -> None:
+        """A caller was told that a cancel is enforced: from now on the run sends nothing more; nor does what is below it, where
+        that was said as well."""
+        self._after_cancel[run.run_id] = whole, await self._dispatches(run.run_id, whole)
 
     async def paused(self, run: Any, *, resuming: bool) -> None:
-        """A caller was told that a run is paused: until it is resumed it sends nothing."""
+        """A caller was told that a run is paused: until it is resumed it sends nothing, nor does its tree once all of it is."""
         if not resuming:
-            self._at_pause[run.run_id] = await self._dispatches(run.run_id)
+            whole = bool((await self._world.gate.ask(SQL.tree_is_still.sql, run.run_id))[0]["still"])
+            self._at_pause[run.run_id] = whole, await self._dispatches(run.run_id, whole)
             return
         await self._look_at_paused(run.run_id)
         del self._at_pause[run.run_id]
 
     async def _look_at_paused(self, run_id: str) -> None:
-        now = await self._dispatches(run_id)
-        if now != self._at_pause[run_id]:
-            self._world.violations.append(f"run {run_id} sent {now - self._at_pause[run_id]} effects while it was paused")
-            self._at_pause[run_id] = now
+        whole, before = self._at_pause[run_id]
+        now = await self._dispatches(run_id, whole)
+        if now != before:
+            self._world.violations.append(f"run {run_id} sent {now - before} effects while it was paused")
+            self._at_pause[run_id] = whole, now
 
-    async def _dispatches(self, run_id: str) -> int:
-        rows = await self._world.gate.ask(SQL.dispatches_of.sql, run_id)
+    async def _dispatches(self, run_id: str, whole: bool) -> int:
+        rows = await self._world.gate.ask(SQL.dispatches_of.sql, run_id, whole)
         return int(rows[0]["count"])
 
     async def look(self) -> list[str]:
@@ -53,8 +58,9 @@ class Invariants:
         found += self._log_says()
         for run_id in list(self._at_pause):
             await self._look_at_paused(run_id)
-        for run_id, before in list(self._after_cancel.items()):
-            now = await self._dispatches(run_id)
+        found += self._losers_come_first() + self._timers_take_their_time()
+        for run_id, (whole, before) in list(self._after_cancel.items()):
+            now = await self._dispatches(run_id, whole)
             if now != before:
                 found.append(f"run {run_id} sent {now - before} effects after its cancel was enforced")
         return found + self._world.violations + self._world.callers.violations + self._world.network.faults
@@ -100,6 +106,30 @@ class Invariants:
             if by_key.setdefault(one.key, one.slot) != one.slot:
                 found.append(f"the provider got key {one.key} for {by_key[one.key]} and {one.slot}")
         return found
+
+    def _losers_come_first(self) -> list[str]:
+        """Whatever lost a race was over before the step behind it touched anything."""
+        races = {run.run_id for run in self._world.callers.runs if run.workflow == "race"}
+        begun: set[str] = set()
+        found: list[str] = []
+        for one in self._world.provider.applied:
+            run_id, step_key, _ = one.slot.split("/", 2)
+            if run_id in races and step_key == "winner":
+                begun.add(run_id)
+            elif run_id in begun:
+                found.append(f"{one.slot} came at {one.at_s:.3f} s, after an effect of the step that its join decided")
+        return found
+
+    def _timers_take_their_time(self) -> list[str]:
+        """No step came past a timer before its time, where no clock said otherwise."""
+        if self._world.members["readiness-0"].furthest_ms > 0:
+            return []
+        long_s = {run.run_id: run.plan.wait_s for run in self._world.callers.runs}
+        return [
+            f"timer {slot} of run {run_id} took {at_s - began[run_id, slot]:.3f} s instead of {long_s[run_id]}"
+            for (run_id, slot), at_s in passed.items()
+            if at_s - began[run_id, slot] < long_s.get(run_id, 0.0)
+        ]
 
     async def _ledger_tells_the_truth(self) -> list[str]:
         """What the ledger says happened did, once; what it says did not happen did not."""

@@ -5,6 +5,7 @@ to be broken. Can go wrong: a mutant that no longer changes anything, because th
 noticed for another reason than its guard; the reason is compared.
 """
 
+import itertools
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
@@ -15,10 +16,18 @@ from libs.pg import Queries, Statement
 from services.checkpoint.domain import heads
 from services.checkpoint.store import transaction as checkpoints
 from services.gateway.app import inspect_effects, invoke
+from services.gateway.store import envelopes
 from services.gateway.store import transaction as admission
-from services.launch.app import record_receipts
+from services.launch.app import pause_runs, record_receipts, spawn_children
 from services.launch.clients import points
 from services.launch.domain.closing import Receipt
+from services.launch.domain.run import RunState
+from services.launch.store import transaction as runs
+from services.readiness import servicer as readiness
+from services.readiness.domain import joins, spread, waits
+from services.readiness.store import waits as waiting
+from services.scheduler.app import ends
+from services.scheduler.domain.ticket import End
 from services.scheduler.store import shards, transaction
 from tests.simulation import operation, seeded
 from tests.simulation.loop import RUNNING
@@ -136,6 +145,54 @@ def _nobody_is_deposed() -> None:
 _LEASE = "WHEN i.step_equal AND (f.authority_epoch, f.lease_epoch, f.attempt_id) > (i.authority_epoch, i.lease_epoch, i.attempt_id) THEN 'fenced'"
 _any_attempt_checkpoints = _swap(fences, "judge", _LEASE, "")
 
+
+def _spawns_under_anything() -> None:
+    judged = spawn_children.judge
+    open_state = RunState.RUNNING
+    spawn_children.judge = lambda parent, *rest: judged(replace(parent, state=open_state), *rest)
+
+
+def _terminal_before_children() -> None:
+    applied = record_receipts.apply_receipts
+    record_receipts.apply_receipts = lambda head, receipts: applied(replace(head, open_children=0), receipts)
+
+
+async def _nothing(*_: Any) -> None:
+    return None
+
+
+def _pauses_alone() -> None:
+    pause_runs._below = _nothing
+
+
+def _every_event_is_new() -> None:
+    told = readiness.signal_events
+    numbers = itertools.count()
+
+    async def signal_events(ports: Any, signals: Sequence[Any]) -> Any:
+        return await told(ports, [replace(one, event_id=f"{one.event_id}-{next(numbers)}") for one in signals])
+
+    readiness.signal_events = signal_events
+
+
+def _any_time_has_come() -> None:
+    waits.Wait.overdue = lambda self, now_ms: self.state == waits.WaitState.OPEN and self.due_ms > 0  # type: ignore[method-assign]
+
+
+def _losers_are_forgotten() -> None:
+    spread._at_work = lambda view, node: False
+
+
+def _doubt_is_kept_silent() -> None:
+    told = ends.finished
+    ends.finished = lambda row: replace(told(row), unresolved={}) if row.end is End.CANCELLED else told(row)
+
+
+def _goes_on_unsealed() -> None:
+    found = joins.units
+    joins.units = spread.units = lambda view, need: found(view, need) or []
+
+
 MUTANTS: dict[str, Mutant] = {
     "gate_lock": Mutant(
         "admission does not lock the gate",
@@ -222,6 +279,57 @@ MUTANTS: dict[str, Mutant] = {
         "zombie_checkpoints_late",
         "checkpoints_are_one_line",
     ),
+    "spawn_decided": Mutant(
+        "a spawn does not look whether its parent's end is decided",
+        _spawns_under_anything,
+        "spawn_after_cancel",
+        "a child of a parent whose end is decided",
+    ),
+    "spawn_lock": Mutant(
+        "runs are read without their lock",
+        _swap(runs, "lock_heads", "ORDER BY run_id FOR NO KEY UPDATE", "ORDER BY run_id"),
+        "spawn_meets_cancel",
+        "its children",
+    ),
+    "leaves_first": Mutant(
+        "a parent is terminal before its children",
+        _terminal_before_children,
+        "cancel_tree_under_way",
+        "terminal before its children",
+    ),
+    "slice_back_once": Mutant(
+        "a slice comes back as often as that is told",
+        _swap(envelopes, "return_slices", "WHERE d.returned_ms = 0", ""),
+        "slices_twice",
+        "slices_add_up",
+    ),
+    "pause_below": Mutant("a pause is of the run alone", _pauses_alone, "pause_the_tree", "which is paused"),
+    "event_once": Mutant("an event is not known by its id", _every_event_is_new, "signal_again", "answered 2.0"),
+    "event_lock": Mutant(
+        "an event and a wait do not wait for each other",
+        _swap(
+            waiting,
+            "lock_correlations",
+            "SELECT pg_advisory_xact_lock(k.key)",
+            "SELECT k.key",
+        ),
+        "event_meets_wait",
+        "was never told its end",
+    ),
+    "timer_due": Mutant("a timer has fired whatever the time", _any_time_has_come, "timer_alone", "early"),
+    "losers_over": Mutant(
+        "a step behind a decided join does not wait for those that are stopped",
+        _losers_are_forgotten,
+        "loser_under_way",
+        "after an effect of the step that its join decided",
+    ),
+    "loser_in_doubt": Mutant(
+        "what a withdrawn attempt left in doubt is not told",
+        _doubt_is_kept_silent,
+        "loser_under_way",
+        "after an effect of the step that its join decided",
+    ),
+    "sealed": Mutant("a join does not wait for instances to be made", _goes_on_unsealed, "spread_late", "sealed_before"),
 }
 
 

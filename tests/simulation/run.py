@@ -11,8 +11,10 @@ import time
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-from tests.simulation.days import DAY_WORKFLOWS, DAYS, Hand
+from tests.simulation import lives
+from tests.simulation.days import DAY_WORKFLOWS, DAYS
 from tests.simulation.director import Director
+from tests.simulation.hand import Hand
 from tests.simulation.history import History
 from tests.simulation.invariants import Invariants
 from tests.simulation.loop import VirtualLoop
@@ -21,6 +23,8 @@ from tests.simulation.world import World
 
 TORMENT_S = 30.0
 PATIENCE_S = 600.0
+DAY_PATIENCE_S = 120.0
+"""Of a directed day, which has few faults to get over."""
 LOOK_EVERY_S = 4.0
 RUNS = 14
 AUDITOR = ROOT / "tests" / "simulation" / "sql" / "auditor.sql"
@@ -88,6 +92,9 @@ def simulate(seed: int, admin_url: str, urls: dict[str, str], size: Size, day: s
         "paused": world.callers.paused if hasattr(world, "callers") else 0,
         "approved by a person": world.callers.approved if hasattr(world, "callers") else 0,
         "decided by a person": world.callers.resolved if hasattr(world, "callers") else 0,
+        "events told": world.callers.told if hasattr(world, "callers") else 0,
+        "questions answered": world.callers.answered if hasattr(world, "callers") else 0,
+        "timers passed": len(lives.passed),
         "leases": len(world.leases),
         "turns": loop.turns,
     }
@@ -112,6 +119,7 @@ async def _days(world: World, seed: int, admin_url: str, size: Size, verdict: Ve
     for number in range(size.runs):
         world.loop.spawn(world.outside, world.callers.life(number, size.torment_s * 0.8, targets))
     world.loop.spawn(world.outside, world.callers.decide_cases())
+    world.loop.spawn(world.outside, world.callers.answer_questions())
     reviewer = replace(world.target(), api_key=world.reviewer_key)
     world.loop.spawn(world.outside, world.callers.decide_approvals(reviewer))
     tormenting = world.loop.spawn(None, director.torment(size.torment_s))
@@ -130,6 +138,7 @@ async def _directed(world: World, day: str, admin_url: str, verdict: Verdict) ->
     world.workflows = DAY_WORKFLOWS
     await world.inhabit()
     world.callers.on_enforced = invariants.enforced
+    world.callers.on_paused = invariants.paused
     world.loop.spawn(world.outside, world.callers.decide_cases())
     world.history.note("day", day)
     happening = world.loop.spawn(None, DAYS[day](Hand(world)))
@@ -139,13 +148,13 @@ async def _directed(world: World, day: str, admin_url: str, verdict: Verdict) ->
     if happening.done() and happening.exception() is not None:
         verdict.violations.append(f"the day did not happen: {happening.exception()!r}")
     happening.cancel()
-    await _end(world, invariants, verdict)
+    await _end(world, invariants, verdict, DAY_PATIENCE_S)
 
 
-async def _end(world: World, invariants: Invariants, verdict: Verdict) -> None:
+async def _end(world: World, invariants: Invariants, verdict: Verdict, patience_s: float = PATIENCE_S) -> None:
     """Faults stop, and everything comes to its end."""
     world.heal()
-    end_s = world.loop.time() + PATIENCE_S
+    end_s = world.loop.time() + patience_s
     while not verdict.violations and world.loop.time() < end_s and not await invariants.quiet():
         await asyncio.sleep(LOOK_EVERY_S)
         verdict.violations += await invariants.look()

@@ -1,139 +1,61 @@
-"""What runs in the simulated world: workflows for the shipped SDK's workers, callers who launch, wait and cancel, an operator.
+"""Who is outside of the simulated world: callers who launch, wait and cancel, people who approve and answer, an operator.
 
-Every effect's path names its run, step and slot, so that the provider's log can be held against the ledger. What callers were
-told is kept: an answer that is later taken back is a fault.
+What callers were told is kept: an answer that is later taken back is a fault.
 """
 
 import asyncio
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from datetime import timedelta
 from typing import Any
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-from pydantic import BaseModel
 from runway.launch.v1 import approval_service_pb2 as ap
 from runway.launch.v1 import launch_service_pb2 as pb
+from runway.readiness.v1 import readiness_service_pb2 as rd
 from runway.reconciler.v1 import reconciler_service_pb2 as rc
-from runway_sdk import ApprovalRule, ApproverKey, Context, Retry, StepFailed, step, workflow
+from runway_sdk import ApproverKey
 from runway_sdk.client import DECIDED, TERMINAL, Client
 from runway_sdk.connection import Target
 from runway_sdk.errors import RunwayError
 from runway_sdk.workflow import Workflow
 
+from tests.simulation.flows import Plan
 from tests.simulation.history import History
+from tests.simulation.lives import ANSWER, JOINS, expected, telling
 from tests.simulation.loop import VirtualLoop
 from tests.simulation.provider import SETTLE_S, Provider
 
-REPLAY = {"plain": "", "known": "reconcilable", "keyed": "idempotent"}
+KINDS = ("chain", "chain", "fan", "reviewed", "family", "family", "waiter", "waiter", "wide", "race")
 
 
-class Plan(BaseModel):
-    """What one run does; each step does it in its own way."""
-
-    calls: list[str] = []
-    naps_s: float = 0.0
-    fails: int = 0
-    boundaries: int = 0
-    hold_micros: int = 0
-
-
-async def effects(ctx: Context, plan: Plan) -> int:
-    for number, target in enumerate(plan.calls):
-        await asyncio.sleep(plan.naps_s)
-        slot = f"{target}-{number}"
-        path = f"/{target}/{ctx.run_id}/{ctx.step_key}/{slot}"
-        await ctx.tool(
-            "http.request",
-            {"target": target, "method": "POST", "path": path},
-            slot=slot,
-            replay=REPLAY[target],
-            hold_micros=plan.hold_micros,
-            timeout_s=60,
-        )
-    return len(plan.calls)
-
-
-PATIENT = Retry(max_attempts=30, initial=timedelta(milliseconds=200), longest=timedelta(seconds=3))
-TTL = timedelta(seconds=4)
-
-
-@step(retry=PATIENT, lease_ttl=TTL)
-async def first(ctx: Context, run: Plan) -> int:
-    await asyncio.sleep(run.naps_s)
-    if ctx.attempt_number <= run.fails:
-        raise StepFailed("not yet", "transient")
-    return 1
-
-
-@step(tools=["http.request"], retry=PATIENT, lease_ttl=TTL)
-async def second(ctx: Context, run: Plan, first: int) -> int:
-    return first + await effects(ctx, run)
-
-
-@step(tools=["http.request"], checkpoints=True, retry=PATIENT, lease_ttl=TTL)
-async def third(ctx: Context, run: Plan, second: int) -> int:
-    found = await ctx.restore()
-    done = int(found.state["done"]) if found else 0
-    if found is not None and found.sequence < done:
-        raise StepFailed(f"boundary {found.sequence} says {done}", "policy")
-    for number in range(done, run.boundaries):
-        await asyncio.sleep(run.naps_s)
-        await ctx.tool(
-            "http.request",
-            {"target": "keyed", "method": "POST", "path": f"/keyed/{ctx.run_id}/{ctx.step_key}/b{number}"},
-            slot=f"b{number}",
-            replay="idempotent",
-            timeout_s=60,
-        )
-        await ctx.checkpoint({"done": number + 1}, boundary=f"b{number}")
-    return second + run.boundaries
-
-
-chain = workflow("chain", steps=[first, second, third], input=Plan)
-
-
-@step(tools=["http.request"], retry=PATIENT, lease_ttl=TTL)
-async def left(ctx: Context, run: Plan, first: int) -> int:
-    return first + await effects(ctx, run)
-
-
-@step(tools=["http.request"], retry=PATIENT, lease_ttl=TTL)
-async def right(ctx: Context, run: Plan, first: int) -> int:
-    return first + await effects(ctx, run)
-
-
-@step(retry=PATIENT, lease_ttl=TTL)
-async def middle(ctx: Context, run: Plan, first: int) -> int:
-    await asyncio.sleep(run.naps_s)
-    return first
-
-
-@step(retry=PATIENT, lease_ttl=TTL)
-async def join(ctx: Context, run: Plan, left: int, middle: int, right: int) -> int:
-    return left + middle + right
-
-
-fan = workflow("fan", steps=[first, left, middle, right, join], input=Plan)
-
-
-@step(tools=["http.request"], approvals=[ApprovalRule(["http.request"])], retry=PATIENT, lease_ttl=TTL)
-async def guarded(ctx: Context, run: Plan, first: int) -> int:
-    return first + await effects(ctx, run)
-
-
-reviewed = workflow("reviewed", steps=[first, guarded], input=Plan)
-WORKFLOWS = (chain, fan, reviewed)
-
-
-def expected(name: str, plan: Plan) -> int:
-    """What a run that succeeds must answer."""
-    if name == "chain":
-        return 1 + len(plan.calls) + plan.boundaries
-    if name == "reviewed":
-        return 1 + len(plan.calls)
-    return 3 + 2 * len(plan.calls) if name == "fan" else len(plan.calls)
+def plan_of(name: str, chance: random.Random, targets: list[str], topic: str, *, hasty: bool) -> Plan:
+    """What a run of this workflow does."""
+    plan = Plan(
+        calls=[chance.choice(targets) for _ in range(chance.randint(3, 8) if hasty else chance.randint(0, 3))],
+        naps_s=0.0 if hasty else chance.choice((0.0, 0.05, 0.3, 1.0)),
+        fails=chance.choice((0, 0, 0, 1, 2)),
+        boundaries=chance.randint(0, 3),
+        hold_micros=chance.choice((0, 500)),
+        topic=topic,
+    )
+    if name == "family":
+        plan.children = chance.randint(1, 4)
+        plan.grand = chance.choice((0, 0, 2))
+        plan.join = chance.choice([one for one in JOINS if plan.children > 1 or one not in ("two", "quorum")])
+        plan.losers = chance.choice((0, 0, 1)) if not plan.grand else 0
+        plan.slice_micros = chance.choice((0, 20_000))
+        plan.calls = plan.calls[:3]
+    elif name == "waiter":
+        plan.waits = [chance.choice(("timer", "event", "event", "input")) for _ in range(chance.randint(1, 4))]
+        plan.wait_s = chance.choice((0.2, 2.0, 9.0))
+    elif name == "wide":
+        plan.items = chance.randint(0, 5)
+        plan.losers = min(plan.items, chance.choice((0, 0, 1)))
+        plan.calls = plan.calls[:1]
+    elif name == "race":
+        plan.calls = plan.calls[:3]
+    return plan
 
 
 @dataclass
@@ -170,6 +92,9 @@ class Callers:
     resolved: int = 0
     repeated: int = 0
     approved: int = 0
+    told: int = 0
+    """Events that were told of, repeats counted."""
+    answered: int = 0
     withdrawn: dict[str, bool] = field(default_factory=dict)
     """Approvals that were asked back, and whether that was told to have come before their use."""
 
@@ -182,17 +107,11 @@ class Callers:
     async def life(self, number: int, over_s: float, targets: list[str]) -> None:
         """One run, from its launch to the caller's last look."""
         chance = random.Random(self.chance.random())
-        plan = Plan(
-            calls=[chance.choice(targets) for _ in range(chance.randint(3, 8) if self.hasty else chance.randint(0, 3))],
-            naps_s=0.0 if self.hasty else chance.choice((0.0, 0.05, 0.3, 1.0)),
-            fails=chance.choice((0, 0, 0, 1, 2)),
-            boundaries=chance.randint(0, 3),
-            hold_micros=chance.choice((0, 500)),
-        )
-        name = chance.choice(("chain", "chain", "fan", "reviewed"))
+        name = chance.choice(KINDS)
+        plan = plan_of(name, chance, targets, f"topic-{number}", hasty=self.hasty)
         run = Launched(f"request-{number}", name, plan)
         self.runs.append(run)
-        cancels = chance.random() < (0.7 if self.hasty else 0.35)
+        cancels = chance.random() < (0.6 if self.hasty else 0.3)
         await asyncio.sleep(chance.uniform(0, over_s))
         try:
             await self._live(run, chance, cancels=cancels)
@@ -201,6 +120,11 @@ class Callers:
 
     async def _live(self, run: Launched, chance: random.Random, *, cancels: bool) -> None:
         async with Client(self.target) as client:
+            early = chance.random() < 0.3
+            news = [
+                asyncio.create_task(self.tell(run, place, chance.random(), early=early))
+                for place in range(len(telling(run.plan)))
+            ]
             await self._launch(client, run, again=chance.random() < 0.3)
             if chance.random() < 0.25:
                 await asyncio.sleep(chance.choice((0.0, 0.1, 0.5, 2.0)) * chance.random())
@@ -210,6 +134,37 @@ class Callers:
                 await asyncio.sleep(longest_s * chance.random())
                 await self._cancel(client, run)
             await self._follow(client, run)
+            for one in news:  # nobody waits for its events any more
+                one.cancel()
+
+    async def tell(self, run: Launched, place: int, seed: float, *, early: bool) -> None:
+        """One event of a waiting run: once, or several times at once or later; by its correlation, or by the run's name."""
+        chance = random.Random(seed)
+        named = not early and chance.random() < 0.5
+        if not early:
+            await asyncio.sleep(chance.choice((0.0, 0.3, 3.0, 12.0)) * chance.random())
+        async with Client(self.target) as client:
+            while named and not run.run_id:
+                await asyncio.sleep(0.2)
+
+            async def once() -> None:
+                await asyncio.sleep(chance.choice((0.0, 0.0, 1.0, 10.0)) * chance.random())
+                where = {"run_id": run.run_id} if named else {}
+                ask = lambda: client.signal(  # noqa: E731
+                    "news",
+                    telling(run.plan)[place],
+                    correlation=run.plan.topic,
+                    event_id=f"{run.request_id}-{place}",
+                    **where,
+                )
+                try:
+                    await self._patiently(ask)
+                except RunwayError as refused:
+                    if refused.reason != "RUN_CLOSED":
+                        self.violations.append(f"event {place} of {run.request_id} was refused: {refused!r}")
+                self.told += 1
+
+            await asyncio.gather(*(once() for _ in range(chance.choice((1, 2, 4)))))
 
     async def plain_life(self, run: Launched) -> None:
         """One run that nobody changes their mind about; see `cancel`."""
@@ -222,6 +177,17 @@ class Callers:
         """Cancels a run."""
         async with Client(self.target) as client:
             await self._cancel(client, run)
+
+    async def pause(self, run: Launched, for_s: float) -> None:
+        """Pauses a run for a while."""
+        async with Client(self.target) as client:
+            await self._pause(client, run, for_s)
+
+    async def signal(self, run: Launched, place: int, event_id: str) -> None:
+        """Tells of an event of a waiting run, by its correlation."""
+        async with Client(self.target) as client:
+            said = telling(run.plan)[place]
+            await self._patiently(lambda: client.signal("news", said, correlation=run.plan.topic, event_id=event_id))
 
     async def _launch(self, client: Client, run: Launched, *, again: bool) -> None:
         """Launches, perhaps twice at once: it is one run."""
@@ -243,8 +209,11 @@ class Callers:
         self._decided(run, answer.run)
         if answer.phase in (pb.CANCEL_PHASE_ENFORCED, pb.CANCEL_PHASE_QUIESCED):
             run.enforced = True
+            below = answer.descendants
+            if below.accepted != below.total:
+                self.violations.append(f"{run.request_id} is cancelled, and {below.total - below.accepted} below it are not")
             if self.on_enforced is not None:
-                await self.on_enforced(run)
+                await self.on_enforced(run, whole=below.enforced == below.total)
 
     async def _pause(self, client: Client, run: Launched, for_s: float) -> None:
         """Pauses a run and lets it go on; one whose end is decided is left alone."""
@@ -273,8 +242,9 @@ class Callers:
         self._decided(run, settled)
         run.settled = settled.outcome or pb.RunState.Name(settled.state)
         self.history.note("caller", f"{run.request_id} {run.settled}")
-        if settled.outcome == "succeeded" and settled.output.number_value != expected(run.workflow, run.plan):
-            self.violations.append(f"{run.request_id} answered {settled.output}, not {expected(run.workflow, run.plan)}")
+        if settled.outcome == "succeeded" and settled.output.number_value not in expected(run.workflow, run.plan):
+            found, right = settled.output.number_value, expected(run.workflow, run.plan)
+            self.violations.append(f"{run.request_id} ({run.workflow}) answered {found}, not {right}")
 
     def _decided(self, run: Launched, seen: pb.Run) -> None:
         if seen.state not in DECIDED or not seen.outcome:
@@ -323,6 +293,34 @@ class Callers:
             done = await client.approvals.withdraw(approval_id, "second thoughts")
             self.withdrawn[approval_id] = done.outcome == ap.WITHDRAWAL_OUTCOME_WITHDRAWN
             self.history.note("person", f"{asked.slot} asked back: {ap.WithdrawalOutcome.Name(done.outcome)}")
+
+    async def answer_questions(self) -> None:
+        """Somebody who answers what steps ask, and changes their mind afterwards: the first answer stands."""
+        chance = random.Random(self.chance.random())
+        async with Client(self.target) as client:
+            while True:
+                await asyncio.sleep(1.0)
+                try:
+                    for asked in [one for one in await client.inputs() if one.state == rd.INPUT_STATE_OPEN]:
+                        if chance.random() < 0.3:
+                            continue
+                        where = {"step_key": asked.step_key, "slot": asked.slot}
+                        await client.answer(asked.run_id, ANSWER, **where)
+                        self.answered += 1
+                        self.history.note("person", f"answered {asked.slot}")
+                        if chance.random() < 0.5:
+                            await self._answer_again(client, asked)
+                except RunwayError:
+                    continue
+
+    async def _answer_again(self, client: Client, asked: rd.Input) -> None:
+        try:
+            await client.answer(asked.run_id, ANSWER + 1, step_key=asked.step_key, slot=asked.slot)
+        except RunwayError as refused:
+            if refused.reason not in ("INPUT_CLOSED", "RUN_CLOSED", "NOT_FOUND") and not refused.retry_after_ms:
+                raise
+        else:
+            self.violations.append(f"{asked.slot} of run {asked.run_id} was answered twice")
 
     async def decide_cases(self) -> None:
         """The person who answers what no look-up can: by the provider's own log, once nothing can arrive any more."""

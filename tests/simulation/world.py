@@ -25,9 +25,10 @@ from tests.simulation import pool, seeded, wire
 from tests.simulation.etcd import ADDRESS, EtcdChannel, EtcdServer
 from tests.simulation.history import History
 from tests.simulation.loop import DEAD, PAUSED, Process, VirtualLoop
+from tests.simulation.lives import WORKFLOWS
 from tests.simulation.network import Network, Weather
 from tests.simulation.provider import BASE, SETTLE_S, Provider
-from tests.simulation.workload import WORKFLOWS, Callers
+from tests.simulation.workload import Callers
 
 REPLICAS = {"launch": 1, "readiness": 1, "scheduler": 2, "gateway": 2, "checkpoint": 1, "reconciler": 1}
 WORKERS = 3
@@ -79,6 +80,17 @@ class Member:
     worker: Worker | None = None
     starting: asyncio.Task[Any] | None = None
     deaths: int = 0
+    jumped_ms: int = 0
+    """How far its machine's clock is off."""
+    furthest_ms: int = 0
+    """The most that it ever was."""
+
+    def jump(self, by_ms: int) -> None:
+        """Its machine's clock is set."""
+        self.jumped_ms += by_ms
+        self.furthest_ms = max(self.furthest_ms, self.jumped_ms)
+        if self.clock is not None:
+            self.clock.jumped_ms = self.jumped_ms
 
 
 @dataclass
@@ -165,6 +177,7 @@ class World:
 
     async def _host(self, member: Member) -> None:
         clock = member.clock = seeded.SkewedClock(self.loop, 1_000_000 * member.number)
+        clock.jumped_ms = member.jumped_ms
         settings = HostSettings(
             service_secret=SecretStr(SECRET),
             health_interval_ms=5_000,
@@ -293,5 +306,7 @@ class World:
         self.provider.moods = type(self.provider.moods)()
         for member in self.members.values():
             self.resume(member)
+            if member.service == "readiness":  # what waits for a time that a clock ahead of it named waits for that time
+                member.jump(member.furthest_ms - member.jumped_ms)
             if member.process is None or member.process.state == DEAD:
                 self.start(member)

@@ -153,7 +153,7 @@ async def _move(
         await take_told(tx, active, views, facts.told, now)
     left.unborn = {key for key in facts.wait_keys if key[0] not in runs and now - launched_ms(key[0]) < ports.retention_ms}
     await load_waits(tx, views, facts.attempts, due)
-    doubtful = [(run_id, fact.step_key) for run_id, fact in facts.attempts if fact.end == End.UNCERTAIN]
+    doubtful = [(run_id, fact.step_key) for run_id, fact in facts.attempts if fact.unresolved]
     resolved = await tx.resolutions(doubtful) if doubtful else {}
     left.early = _finish(views, facts.attempts, resolved, now)
     left.early |= {

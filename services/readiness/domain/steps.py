@@ -74,21 +74,19 @@ def finish_attempt(view: RunView, fact: AttemptFact, resolved: Mapping[str, int]
             view.ticketed |= fact.continued
             counted = step.attempts + 1
             view.put(step, state=StepState.SUCCEEDED, attempts=counted, output=fact.output, failure=None)
-        case End.UNCERTAIN if step.stopping:
-            waiting = {slot: seen for slot, seen in fact.unresolved.items() if resolved.get(slot, 0) <= seen}
-            counted = step.attempts + 1
+        case _ if step.stopping:
+            waiting = _in_doubt(fact, resolved)
+            counted = step.attempts + (fact.end != End.CANCELLED)
             if waiting:
                 view.put(step, state=StepState.WAITING, wait_reason=RECONCILIATION, pending=waiting, attempts=counted)
             else:
                 view.put(step, state=StepState.CANCELLED, attempts=counted)
-        case _ if step.stopping:
-            view.put(step, state=StepState.CANCELLED, attempts=step.attempts + (fact.end != End.CANCELLED))
         case End.YIELDED:
             _await(view, step, fact.awaits, now_ms)
         case End.CANCELLED:
             view.put(step, state=StepState.CANCELLED, attempts=step.attempts + 1, failure=fact.failure)
         case End.UNCERTAIN:
-            waiting = {slot: seen for slot, seen in fact.unresolved.items() if resolved.get(slot, 0) <= seen}
+            waiting = _in_doubt(fact, resolved)
             counts: dict[str, Any] = {"attempts": step.attempts + 1, "failure": fact.failure}
             if waiting:
                 view.put(step, state=StepState.WAITING, wait_reason=RECONCILIATION, pending=waiting, **counts)
@@ -98,6 +96,11 @@ def finish_attempt(view: RunView, fact: AttemptFact, resolved: Mapping[str, int]
             view.put(_after_failure(view.run_id, node, step, fact, now_ms))
     if view.steps[step.key].state in TERMINAL:
         spread(view, [step.key])
+
+
+def _in_doubt(fact: AttemptFact, resolved: Mapping[str, int]) -> dict[str, int]:
+    """Slots whose outcome nobody knows yet, with the version at which they were seen so."""
+    return {slot: seen for slot, seen in fact.unresolved.items() if resolved.get(slot, 0) <= seen}
 
 
 def _with_instances(view: RunView, node: Node, fact: AttemptFact) -> AttemptFact:

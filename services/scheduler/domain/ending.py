@@ -1,7 +1,8 @@
 """Authoritative for how an attempt's end is told: what worker and points said → the end that readiness gets.
 
 Can go wrong: calling an attempt lost whose effect may have happened. An end without success, with an effect whose outcome
-is in doubt at a point that acknowledged the raise, is `uncertain`; nothing follows until each is resolved.
+is in doubt at a point that acknowledged the raise, is `uncertain`; nothing follows until each is resolved. One that was
+withdrawn stays `cancelled`, and what is in doubt is told with it: a step behind it may have to wait for that.
 """
 
 from collections.abc import Mapping
@@ -79,7 +80,7 @@ def finished(row: TicketRow) -> Finished:
         end=end,
         failure=row.failure,
         output=b"",
-        unresolved=row.unresolved if end is End.UNCERTAIN else {},
+        unresolved=row.unresolved,
         worker_id=row.worker_id,
         ended_ms=row.ended_ms,
         awaits=row.awaits if end is End.YIELDED else (),

@@ -38,6 +38,10 @@ BEGIN
     IF mode > 0 THEN
         PERFORM audit.says('a grant behind a closed gate', NEW.run_id, NEW.step_key);
     END IF;
+    PERFORM FROM readiness.step AS s WHERE (s.run_id, s.step_key) = (NEW.run_id, NEW.step_key) AND s.state = 4;
+    IF FOUND THEN
+        PERFORM audit.says('a grant of a step that waits', NEW.run_id, NEW.step_key);
+    END IF;
     IF NEW.lease_epoch > 1 AND (NEW.points & 1) > 0 THEN
         SELECT lease_epoch INTO known FROM gateway.step_fence WHERE run_id = NEW.run_id AND step_key = NEW.step_key;
         IF known IS NULL OR known < NEW.lease_epoch - 1 THEN
@@ -97,10 +101,44 @@ BEGIN
     IF found IS NOT NULL THEN
         PERFORM audit.says('terminal with a live lease', NEW.run_id, found);
     END IF;
+    SELECT string_agg(c.run_id::text, ', ') INTO found FROM launch.run AS c
+     WHERE c.parent_id = NEW.run_id AND c.state < 9 AND NOT c.independent;
+    IF found IS NOT NULL THEN
+        PERFORM audit.says('terminal before its children', NEW.run_id, found);
+    END IF;
     RETURN NULL;
 END $$;
 CREATE CONSTRAINT TRIGGER terminal AFTER UPDATE OF state ON launch.run DEFERRABLE INITIALLY DEFERRED
     FOR EACH ROW WHEN (NEW.state BETWEEN 9 AND 12 AND OLD.state < 9) EXECUTE FUNCTION audit.terminal();
+
+-- A child: of a parent whose end is not decided, and that has not been told so anywhere.
+CREATE FUNCTION audit.born() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER AS $$
+DECLARE
+    state smallint;
+BEGIN
+    SELECT p.state INTO state FROM launch.run AS p WHERE p.run_id = NEW.parent_id;
+    IF state >= 7 THEN
+        PERFORM audit.says('a child of a parent whose end is decided', NEW.run_id, 'parent ' || NEW.parent_id || ' is in state ' || state);
+    END IF;
+    RETURN NULL;
+END $$;
+CREATE CONSTRAINT TRIGGER born AFTER INSERT ON launch.run DEFERRABLE INITIALLY DEFERRED
+    FOR EACH ROW WHEN (NEW.parent_id IS NOT NULL) EXECUTE FUNCTION audit.born();
+
+-- A parent's end: with the ends of all below it that do not outlive it.
+CREATE FUNCTION audit.decided() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER AS $$
+DECLARE
+    found text;
+BEGIN
+    SELECT string_agg(c.run_id::text, ', ') INTO found FROM launch.run AS c
+     WHERE c.parent_id = NEW.run_id AND c.state < 7 AND NOT c.independent;
+    IF found IS NOT NULL THEN
+        PERFORM audit.says('decided without its children', NEW.run_id, found);
+    END IF;
+    RETURN NULL;
+END $$;
+CREATE CONSTRAINT TRIGGER decided AFTER UPDATE OF state ON launch.run DEFERRABLE INITIALLY DEFERRED
+    FOR EACH ROW WHEN (NEW.state >= 7 AND OLD.state < 7) EXECUTE FUNCTION audit.decided();
 
 -- An authority epoch: never lower, and never the same under two holders.
 CREATE FUNCTION audit.authority() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER AS $$
@@ -123,5 +161,17 @@ BEGIN
 END $$;
 CREATE CONSTRAINT TRIGGER led AFTER UPDATE ON scheduler.ticket DEFERRABLE INITIALLY DEFERRED
     FOR EACH ROW WHEN (NEW.lease_epoch > OLD.lease_epoch) EXECUTE FUNCTION audit.led();
+
+-- A step that begins to wait: nothing of it is leased.
+CREATE FUNCTION audit.waits() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER AS $$
+BEGIN
+    PERFORM FROM scheduler.ticket AS t WHERE (t.run_id, t.step_key) = (NEW.run_id, NEW.step_key) AND t.state = 2;
+    IF FOUND THEN
+        PERFORM audit.says('a step that waits under a lease', NEW.run_id, NEW.step_key || ' ' || NEW.wait_reason);
+    END IF;
+    RETURN NULL;
+END $$;
+CREATE CONSTRAINT TRIGGER waits AFTER UPDATE OF state ON readiness.step DEFERRABLE INITIALLY DEFERRED
+    FOR EACH ROW WHEN (NEW.state = 4 AND OLD.state <> 4) EXECUTE FUNCTION audit.waits();
 
 GRANT USAGE ON SCHEMA audit TO PUBLIC;

@@ -11,21 +11,96 @@ SELECT 'the log of run ' || r.run_id || ' has ' || count(e.sequence) || ' entrie
  GROUP BY r.run_id, r.sequence HAVING count(e.sequence) <> r.sequence OR coalesce(max(e.sequence), 0) <> r.sequence;
 
 -- name: always_ledger_balances
--- What a tenant has reserved and spent is what the postings say.
+-- What a tenant has reserved and spent is what the postings say, and what its runs that are not terminal hold; a child's money is out of
+-- its parent's.
 WITH moved AS (
-    SELECT tenant, sum(CASE WHEN credit = 'run:reserved' THEN micros WHEN debit = 'run:reserved' THEN -micros ELSE 0 END) AS reserved,
-           sum(CASE WHEN credit = 'tenant:spent' THEN micros WHEN debit = 'tenant:spent' THEN -micros ELSE 0 END) AS spent
-      FROM launch.ledger_posting GROUP BY tenant)
+    SELECT tenant, sum(CASE WHEN credit IN ('run:reserved', 'parent:reserved') THEN micros ELSE 0 END
+                     - CASE WHEN debit IN ('run:reserved', 'parent:reserved') THEN micros ELSE 0 END)::bigint AS reserved,
+           sum(CASE WHEN credit = 'tenant:spent' THEN micros WHEN debit = 'tenant:spent' THEN -micros ELSE 0 END)::bigint AS spent
+      FROM launch.ledger_posting GROUP BY tenant),
+held AS (SELECT tenant, sum(budget_micros - delegated_micros)::bigint AS micros FROM launch.run WHERE state < 9 GROUP BY tenant)
 SELECT 'tenant ' || t.tenant || ' has reserved ' || t.reserved_micros || ' and spent ' || t.spent_micros || ', the postings say '
-       || coalesce(m.reserved, 0) || ' and ' || coalesce(m.spent, 0) AS problem
-  FROM launch.tenant AS t LEFT JOIN moved AS m USING (tenant)
- WHERE (t.reserved_micros, t.spent_micros) IS DISTINCT FROM (coalesce(m.reserved, 0)::bigint, coalesce(m.spent, 0)::bigint);
+       || coalesce(m.reserved, 0) || ' and ' || coalesce(m.spent, 0) || ', its runs hold ' || coalesce(h.micros, 0) AS problem
+  FROM launch.tenant AS t LEFT JOIN moved AS m USING (tenant) LEFT JOIN held AS h USING (tenant)
+ WHERE (t.reserved_micros, t.spent_micros, t.reserved_micros)
+       IS DISTINCT FROM (coalesce(m.reserved, 0), coalesce(m.spent, 0), coalesce(h.micros, 0));
 
 -- name: always_active_runs_are_counted
--- The tenant's count of active runs.
-SELECT 'tenant ' || t.tenant || ' counts ' || t.active_runs || ' active runs of ' || count(r.run_id) AS problem
+-- The tenant's counts of active runs and of what is active below them, and each parent's of its children.
+SELECT 'tenant ' || t.tenant || ' counts ' || t.active_runs || ' active runs of ' || count(r.run_id) FILTER (WHERE r.parent_id IS NULL)
+       || ' and ' || t.active_descendants || ' below them of ' || count(r.parent_id) AS problem
   FROM launch.tenant AS t LEFT JOIN launch.run AS r ON r.tenant = t.tenant AND r.state < 9
- GROUP BY t.tenant, t.active_runs HAVING t.active_runs <> count(r.run_id);
+ GROUP BY t.tenant, t.active_runs, t.active_descendants
+HAVING (t.active_runs, t.active_descendants)
+       IS DISTINCT FROM ((count(r.run_id) FILTER (WHERE r.parent_id IS NULL))::int, count(r.parent_id)::int)
+UNION ALL
+SELECT 'run ' || p.run_id || ' counts ' || p.children || ' children of ' || count(c.run_id) || ', open ' || p.open_children
+  FROM launch.run AS p LEFT JOIN launch.run AS c ON c.parent_id = p.run_id
+ GROUP BY p.run_id HAVING (p.children, p.open_children)
+       IS DISTINCT FROM (count(c.run_id)::int, (count(c.run_id) FILTER (WHERE c.state < 9 AND NOT c.independent))::int);
+
+-- name: always_spawned_once
+-- One command made the children that it names, or none, once.
+SELECT 'slot ' || s.slot || ' of step ' || s.step_key || ' of run ' || s.run_id || ' made ' || count(c.run_id) || ' children of ' || s.children AS problem
+  FROM launch.spawn AS s
+  LEFT JOIN launch.run AS c ON (c.parent_id, c.spawn_step, c.spawn_slot) = (s.run_id, s.step_key, s.slot)
+ GROUP BY s.run_id, s.step_key, s.slot HAVING count(c.run_id) <> CASE s.failure_class WHEN '' THEN s.children ELSE 0 END
+UNION ALL
+SELECT 'run ' || c.run_id || ' was spawned by a command that nobody judged' FROM launch.run AS c
+ WHERE c.parent_id IS NOT NULL
+   AND NOT EXISTS (SELECT FROM launch.spawn AS s WHERE (s.run_id, s.step_key, s.slot) = (c.parent_id, c.spawn_step, c.spawn_slot));
+
+-- name: always_children_are_within
+-- A child has no capability, priority, time or tenant beyond its parent's.
+SELECT 'run ' || c.run_id || ' may ' || one.may || ', its parent may not' AS problem
+  FROM launch.run AS c JOIN launch.run AS p ON p.run_id = c.parent_id CROSS JOIN LATERAL unnest(c.capabilities) AS one(may)
+ WHERE NOT one.may LIKE 'approval:%' AND NOT one.may = ANY (p.capabilities) AND NOT split_part(one.may, ':', 1) || ':*' = ANY (p.capabilities)
+UNION ALL
+SELECT 'run ' || c.run_id || ' is beyond its parent' FROM launch.run AS c JOIN launch.run AS p ON p.run_id = c.parent_id
+ WHERE (c.tenant, c.project, c.run_class) <> (p.tenant, p.project, p.run_class) OR c.priority > p.priority OR c.depth <> p.depth + 1;
+
+-- name: always_slices_add_up
+-- What a gate has given on is what its slices say, each child with money has one, and what is held, used and given on was granted.
+SELECT 'the gate of run ' || g.run_id || ' has given on ' || g.delegated || ', its slices say ' || coalesce(d.micros, 0) || ', of ' || g.granted AS problem
+  FROM gateway.run_gate AS g
+  LEFT JOIN (SELECT run_id, sum(CASE WHEN returned_ms > 0 THEN spent ELSE micros END)::bigint AS micros FROM gateway.delegation GROUP BY run_id) AS d
+       USING (run_id)
+ WHERE g.delegated <> coalesce(d.micros, 0) OR g.stamp > 0 AND g.held + g.used + g.delegated > g.granted
+UNION ALL
+SELECT 'run ' || c.run_id || ' has ' || c.budget_micros || ', its slice of run ' || c.parent_id || ' is ' || coalesce(d.micros, 0)
+  FROM launch.run AS c LEFT JOIN gateway.delegation AS d ON (d.run_id, d.delegation) = (c.parent_id, c.delegation)
+ WHERE c.parent_id IS NOT NULL AND c.budget_micros > 0 AND d.micros IS DISTINCT FROM c.budget_micros;
+
+-- name: always_trees_pause_together
+-- What is paused is paused with all below it.
+SELECT 'run ' || c.run_id || ' goes on under run ' || p.run_id || ', which is paused' AS problem
+  FROM launch.run AS c JOIN launch.run AS p ON p.run_id = c.parent_id
+ WHERE p.state IN (5, 6) AND c.state < 5 AND NOT c.independent;
+
+-- name: always_waits_end_once
+-- No timer ends before its time by the clock that ends it, an event is used by one wait and a wait has one event.
+SELECT 'timer ' || slot || ' of run ' || run_id || ' fired ' || due_ms - ended_ms || ' ms early' AS problem
+  FROM readiness.wait WHERE kind = 1 AND state = 2 AND ended_ms < due_ms
+UNION ALL
+SELECT 'slot ' || used_slot || ' of run ' || run_id || ' has ' || count(*) || ' events' FROM readiness.signal WHERE used_ms > 0
+ GROUP BY run_id, used_step, used_slot HAVING count(*) > 1
+UNION ALL
+SELECT 'event ' || s.event_id || ' is used by slot ' || s.used_slot || ' of run ' || s.run_id || ', which does not have it'
+  FROM readiness.signal AS s LEFT JOIN readiness.wait AS w ON (w.run_id, w.step_key, w.slot) = (s.run_id, s.used_step, s.used_slot)
+ WHERE s.used_ms > 0 AND (w.state IS DISTINCT FROM 2 OR w.result <> s.payload);
+
+-- name: always_skipped_for_a_reason
+-- A step that is skipped says why.
+SELECT 'step ' || step_key || ' of run ' || run_id || ' is skipped, and nobody knows why' AS problem
+  FROM readiness.step WHERE state = 8 AND (failure_type = '' OR failure_message = '');
+
+-- name: always_sealed_before_its_join
+-- Instances are made before what is behind them begins, and as many as there are items.
+SELECT 'run ' || r.run_id || ' has ' || count(s.step_key) FILTER (WHERE s.step_key LIKE 'piece[%') || ' pieces, and goes on behind them' AS problem
+  FROM readiness.run AS r JOIN readiness.step AS s USING (run_id) JOIN launch.run AS l USING (run_id)
+ WHERE l.workflow_name = 'wide'
+ GROUP BY r.run_id
+HAVING bool_or(s.step_key = 'collect' AND s.state IN (2, 3, 6)) AND bool_or(s.step_key = 'piece' AND s.state IN (1, 4));
 
 -- name: always_gates_follow_launch
 -- No point holds an epoch that launch never issued.
@@ -63,9 +138,12 @@ SELECT 'slot ' || slot || ' of step ' || step_key || ' of run ' || run_id || ' h
   FROM gateway.effect WHERE failure_type = 'DUPLICATE_EFFECT';
 
 -- name: always_success_is_whole
--- A run that succeeded has no step that did not.
-SELECT 'run ' || r.run_id || ' succeeded with step ' || s.step_key || ' in state ' || s.state AS problem
-  FROM launch.run AS r JOIN readiness.step AS s USING (run_id) WHERE r.state = 9 AND s.state NOT IN (6, 8);
+-- A run that succeeded has no step that did not, but those that it could do without: losers of a race, and a piece that was to fail.
+SELECT 'run ' || r.run_id || ' (' || r.workflow_name || ') succeeded with step ' || s.step_key || ' in state ' || s.state
+       || ' ' || s.failure_type || ' ' || s.failure_message AS problem
+  FROM launch.run AS r JOIN readiness.step AS s USING (run_id)
+ WHERE r.state = 9 AND s.state NOT IN (6, 8) AND NOT (s.state = 9 AND s.failure_type = 'JOIN_DECIDED')
+   AND NOT (s.state = 7 AND s.failure_message = 'this one cannot be done');
 
 -- name: always_a_rule_is_kept
 -- What a rule names was sent once for each approval that was used for it, and each of these was given for exactly that.
@@ -88,6 +166,24 @@ SELECT 'approval ' || approval_id || ' of run ' || run_id || ' is pending' AS pr
 UNION ALL
 SELECT 'approval ' || a.approval_id || ' was used, and launch does not know' FROM launch.approval AS a
   JOIN gateway.approval_certificate AS c USING (approval_id) WHERE c.consumed_ms > 0 AND a.consumed_ms = 0;
+
+-- name: finally_slices_came_back
+-- Each slice came back, once, and the gateway and launch say the same of what was used below.
+SELECT 'a slice of ' || micros || ' of run ' || run_id || ' never came back' AS problem FROM gateway.delegation WHERE returned_ms = 0
+UNION ALL
+SELECT 'run ' || r.run_id || ' has given on ' || r.delegated_micros || ', its gate says ' || g.delegated
+  FROM launch.run AS r JOIN gateway.run_gate AS g USING (run_id) WHERE r.children > 0 AND r.delegated_micros <> g.delegated;
+
+-- name: finally_nobody_waits
+-- No step waits, every wait of a run that succeeded has ended, and so has every join.
+SELECT 'step ' || s.step_key || ' of run ' || s.run_id || ' still waits: ' || s.wait_reason AS problem
+  FROM readiness.step AS s WHERE s.state = 4
+UNION ALL
+SELECT 'wait ' || w.slot || ' of run ' || w.run_id || ', which succeeded, has not ended'
+  FROM readiness.wait AS w JOIN launch.run AS r USING (run_id) WHERE w.state = 1 AND r.state = 9
+UNION ALL
+SELECT 'join ' || j.slot || ' of run ' || j.run_id || ', which succeeded, has no answer'
+  FROM launch.child_join AS j JOIN launch.run AS r USING (run_id) WHERE j.state < 3 AND r.state = 9;
 
 -- name: finally_outboxes_are_empty
 -- Everything that was to be said was heard.
@@ -121,8 +217,20 @@ SELECT 'slot ' || slot || ' of run ' || run_id || ' is ' || state FROM gateway.e
 SELECT run_id, step_key, slot, state, dispatches FROM gateway.effect ORDER BY run_id, step_key, slot;
 
 -- name: dispatches_of
--- How often a run sent something.
-SELECT count(*) AS count FROM gateway.effect_dispatch WHERE run_id = $1::uuid;
+-- How often a run sent something; with all below it, where that is asked.
+WITH RECURSIVE tree AS (
+    SELECT $1::uuid AS run_id
+    UNION ALL
+    SELECT c.run_id FROM tree AS t JOIN launch.run AS c ON c.parent_id = t.run_id WHERE $2::boolean AND NOT c.independent)
+SELECT count(*) AS count FROM gateway.effect_dispatch JOIN tree USING (run_id);
+
+-- name: tree_is_still
+-- Whether nothing below a run goes on: paused or over.
+WITH RECURSIVE tree AS (
+    SELECT c.run_id, c.state FROM launch.run AS c WHERE c.parent_id = $1::uuid AND NOT c.independent
+    UNION ALL
+    SELECT c.run_id, c.state FROM tree AS t JOIN launch.run AS c ON c.parent_id = t.run_id AND NOT c.independent)
+SELECT coalesce(bool_and(state = 6 OR state >= 9), true) AS still FROM tree;
 
 -- name: left_over
 -- What is still under way: no row when the installation is quiet.
