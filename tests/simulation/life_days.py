@@ -41,8 +41,11 @@ async def spawn_after_cancel(hand: Hand) -> None:
 
 
 async def spawn_meets_cancel(hand: Hand) -> None:
-    """A cancel while a spawn has judged, and not stored its children."""
-    trap = hand.world.gate.traps.set("children that are about to be stored", lambda asked: asked.name == "admit_children")
+    """A cancel while a spawn has read its parent, and not stored its children."""
+    trap = hand.world.gate.traps.set(
+        "a spawn that has read its parent",
+        lambda asked: (asked.before, asked.name) == ("spawns_known", "lock_accounts"),
+    )
     run = hand.launch("family", Plan(children=2))
     await trap.caught()
     await hand.until("the launch's answer", lambda: run.run_id)

@@ -289,7 +289,7 @@ MUTANTS: dict[str, Mutant] = {
         "runs are read without their lock",
         _swap(runs, "lock_heads", "ORDER BY run_id FOR NO KEY UPDATE", "ORDER BY run_id"),
         "spawn_meets_cancel",
-        "its children",
+        "a child of a parent whose end is decided",
     ),
     "leaves_first": Mutant(
         "a parent is terminal before its children",
@@ -329,7 +329,9 @@ MUTANTS: dict[str, Mutant] = {
         "loser_under_way",
         "after an effect of the step that its join decided",
     ),
-    "sealed": Mutant("a join does not wait for instances to be made", _goes_on_unsealed, "spread_late", "sealed_before"),
+    "sealed": Mutant(
+        "a join does not wait for instances to be made", _goes_on_unsealed, "spread_late", "before what it needs is made"
+    ),
 }
 
 

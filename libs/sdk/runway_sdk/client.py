@@ -11,7 +11,6 @@ from datetime import timedelta
 from typing import Any, Self
 
 import grpc
-from pydantic import BaseModel
 from runway.checkpoint.v1 import checkpoint_service_pb2 as cp
 from runway.checkpoint.v1 import checkpoint_service_pb2_grpc
 from runway.common.v1 import common_pb2
@@ -129,7 +128,7 @@ class Client(Operation):
         request = pb.LaunchRunRequest(
             request_id=request_id or secrets.token_hex(16),
             workflow=workflow if isinstance(workflow, str) else workflow.name,
-            input=to_value(_plain(run_input), "input"),
+            input=to_value(run_input, "input"),
             run_class=CLASSES[run_class],
             priority=priority,
             labels=dict(labels or {}),
@@ -314,7 +313,7 @@ class Client(Operation):
             name=name,
             correlation=correlation,
             event_id=event_id or secrets.token_hex(16),
-            payload=to_value(_plain(payload), "payload"),
+            payload=to_value(payload, "payload"),
             project=project,
         )
         answer: rd.SignalEventResponse = await self._call(self._readiness.SignalEvent, request)
@@ -329,7 +328,7 @@ class Client(Operation):
     async def answer(self, run_id: str, answer: Any, *, step_key: str = "", slot: str = "") -> rd.SubmitInputResponse:
         """Answers what a step asks; the step and slot need not be named where only one question is open. The first answer
         wins."""
-        request = rd.SubmitInputRequest(run_id=run_id, step_key=step_key, slot=slot, answer=to_value(_plain(answer), "answer"))
+        request = rd.SubmitInputRequest(run_id=run_id, step_key=step_key, slot=slot, answer=to_value(answer, "answer"))
         done: rd.SubmitInputResponse = await self._call(self._readiness.SubmitInput, request)
         return done
 
@@ -378,7 +377,3 @@ class Client(Operation):
 def _cured_by_time(refused: RunwayError) -> bool:
     """Whether nothing was decided, or a rate was used up and the refusal says when it is not."""
     return isinstance(refused, Unavailable) or (refused.reason == "QUOTA_EXCEEDED" and refused.retry_after_ms > 0)
-
-
-def _plain(data: Any) -> Any:
-    return data.model_dump(mode="json") if isinstance(data, BaseModel) else data

@@ -8,6 +8,7 @@ import math
 from typing import Any
 
 from google.protobuf import struct_pb2
+from pydantic import BaseModel
 
 from runway_sdk.errors import InvalidRequest
 
@@ -17,7 +18,7 @@ DEEPEST = 80
 
 
 def to_value(data: Any, field: str = "value") -> struct_pb2.Value:
-    """JSON-like data (None, bool, int, float, str, list, dict) as a Value."""
+    """JSON-like data (None, bool, int, float, str, list, dict, and pydantic models anywhere in it) as a Value."""
     value = struct_pb2.Value()
     _fill(value, data, field)
     return value
@@ -48,6 +49,8 @@ def _fill(value: struct_pb2.Value, data: Any, field: str, depth: int = 1) -> Non
         value.list_value.SetInParent()
         for number, child in enumerate(data):
             _fill(value.list_value.values.add(), child, f"{field}[{number}]", depth + 2)
+    elif isinstance(data, BaseModel):
+        _fill(value, data.model_dump(mode="json"), field, depth)
     else:
         text = f"{field} is a {type(data).__name__}, which JSON has no form for"
         raise InvalidRequest(text, field=field, remedy="give plain data or a pydantic model")

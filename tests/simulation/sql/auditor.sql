@@ -174,4 +174,16 @@ END $$;
 CREATE CONSTRAINT TRIGGER waits AFTER UPDATE OF state ON readiness.step DEFERRABLE INITIALLY DEFERRED
     FOR EACH ROW WHEN (NEW.state = 4 AND OLD.state <> 4) EXECUTE FUNCTION audit.waits();
 
+-- A step behind many: these have been made, and are over.
+CREATE FUNCTION audit.sealed() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER AS $$
+BEGIN
+    PERFORM FROM readiness.step AS s WHERE s.run_id = NEW.run_id AND s.step_key IN ('piece', 'page') AND s.state < 6;
+    IF FOUND THEN
+        PERFORM audit.says('a step that goes on before what it needs is made', NEW.run_id, NEW.step_key);
+    END IF;
+    RETURN NULL;
+END $$;
+CREATE CONSTRAINT TRIGGER sealed AFTER UPDATE OF state ON readiness.step DEFERRABLE INITIALLY DEFERRED
+    FOR EACH ROW WHEN (NEW.step_key = 'collect' AND NEW.state IN (2, 3)) EXECUTE FUNCTION audit.sealed();
+
 GRANT USAGE ON SCHEMA audit TO PUBLIC;

@@ -94,14 +94,6 @@ SELECT 'event ' || s.event_id || ' is used by slot ' || s.used_slot || ' of run 
 SELECT 'step ' || step_key || ' of run ' || run_id || ' is skipped, and nobody knows why' AS problem
   FROM readiness.step WHERE state = 8 AND (failure_type = '' OR failure_message = '');
 
--- name: always_sealed_before_its_join
--- Instances are made before what is behind them begins, and as many as there are items.
-SELECT 'run ' || r.run_id || ' has ' || count(s.step_key) FILTER (WHERE s.step_key LIKE 'piece[%') || ' pieces, and goes on behind them' AS problem
-  FROM readiness.run AS r JOIN readiness.step AS s USING (run_id) JOIN launch.run AS l USING (run_id)
- WHERE l.workflow_name = 'wide'
- GROUP BY r.run_id
-HAVING bool_or(s.step_key = 'collect' AND s.state IN (2, 3, 6)) AND bool_or(s.step_key = 'piece' AND s.state IN (1, 4));
-
 -- name: always_gates_follow_launch
 -- No point holds an epoch that launch never issued.
 SELECT 'the gate of run ' || g.run_id || ' at ' || g.point || ' is at ' || g.epoch || ', launch at ' || coalesce(r.epoch, 0) AS problem

@@ -119,10 +119,11 @@ def test_losers_are_revoked_and_the_successor_waits_for_those_that_may_touch_som
 
 
 @pytest.mark.requirement("dag.join")
-def test_a_loser_in_doubt_is_waited_for_until_its_effects_are_known() -> None:
+@pytest.mark.parametrize("end", [End.UNCERTAIN, End.CANCELLED])
+def test_a_loser_in_doubt_is_waited_for_until_its_effects_are_known(end: End) -> None:
     view = view_of(join_of(ANY, points=1))
     tell(view, ended("r1"))
-    finish_attempt(view, replace(ended("r0", End.UNCERTAIN), unresolved={"push": 1}), {}, 0)
+    finish_attempt(view, replace(ended("r0", end), unresolved={"push": 1}), {}, 0)
     tell(view, ended("r2", End.LOST))
     assert view.steps["r2"].state == StepState.CANCELLED, "a loser is not tried again"
     assert view.steps["r0"].state == StepState.WAITING
@@ -130,6 +131,15 @@ def test_a_loser_in_doubt_is_waited_for_until_its_effects_are_known() -> None:
     resolve_effect(view, EffectFact("r0", "push", "observed", 2))
     assert view.steps["r0"].state == StepState.CANCELLED
     assert view.steps["join"].state == StepState.READY
+
+
+@pytest.mark.requirement("dag.join")
+def test_a_withdrawn_loser_whose_effects_are_known_by_then_is_over() -> None:
+    view = view_of(join_of(ANY, points=1))
+    tell(view, ended("r1"))
+    tell(view, ended("r2", End.CANCELLED))
+    finish_attempt(view, replace(ended("r0", End.CANCELLED), unresolved={"push": 1}), {"push": 2}, 0)
+    assert (view.steps["r0"].state, view.steps["join"].state) == (StepState.CANCELLED, StepState.READY)
 
 
 @pytest.mark.requirement("dag.join")

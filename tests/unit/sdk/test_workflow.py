@@ -85,6 +85,9 @@ def test_mistakes_are_said_when_the_workflow_is_defined() -> None:
 def test_values_travel_unchanged_and_what_cannot_is_refused() -> None:
     data = {"a": [1, 2.5, None, True, "x"], "b": {"c": -(2**53)}}
     assert from_value(to_value(data)) == data
+    nested = {"orders": [Order(item="tea")], "child": {"input": Order(item="milk", pieces=2)}}
+    plain = {"orders": [{"item": "tea", "pieces": 1}], "child": {"input": {"item": "milk", "pieces": 2}}}
+    assert from_value(to_value(nested)) == plain, "models are taken wherever they are"
     with pytest.raises(InvalidRequest) as refused:
         to_value({"n": [1, 2**53 + 1]}, "input")
     assert refused.value.field == "input.n[1]"
