@@ -17,8 +17,16 @@ from tests.simulation.days import DAYS
 from tests.simulation.mutants import MUTANTS
 
 ROOT = Path(__file__).resolve().parents[2]
-SEEDS = (7, 5, 8)
-FEW = ("gate_lock", "raise_before_regrant", "settle_window", "deposed_commit")
+SEEDS = (10, 12, 1)
+FEW = (
+    "gate_lock",
+    "raise_before_regrant",
+    "settle_window",
+    "deposed_commit",
+    "spawn_lock",
+    "event_lock",
+    "loser_in_doubt",
+)
 """Guards taken out here; the others are for `make mutants`."""
 JOBS = {name: (f"1:{name}@{MUTANTS[name].day}", f"1@{MUTANTS[name].day}") for name in FEW}
 """Guard → its day without it, and with it."""
@@ -55,7 +63,7 @@ def test_a_bad_day_breaks_nothing(verdicts: Mapping[str, Any], seed: int) -> Non
     verdict = verdicts[str(seed)]
     replay = f"replay: python -m tests.simulation {' '.join(SIZE)} --seed {seed}"
     assert not verdict["violations"], "\n".join([*verdict["violations"], replay])
-    assert sum(verdict["outcomes"].values()) == 6, replay
+    assert sum(verdict["outcomes"].values()) >= 6, replay
 
 
 def test_the_days_were_bad_and_work_was_done(verdicts: Mapping[str, Any]) -> None:
@@ -64,6 +72,10 @@ def test_the_days_were_bad_and_work_was_done(verdicts: Mapping[str, Any]) -> Non
     assert sum(day["counts"]["provider effects"] for day in days) >= 20
     assert sum(count for day in days for name, count in day["counts"].items() if name.startswith("fault ")) >= 10
     assert sum(day["counts"]["lock waits"] for day in days) >= 10
+    assert sum(sum(day["outcomes"].values()) for day in days) >= 3 * 6 + 8, "runs had children"
+    assert sum(day["counts"]["events told"] for day in days) >= 5
+    assert sum(day["counts"]["timers passed"] for day in days) >= 2
+    assert sum(day["counts"]["paused"] for day in days) >= 2
 
 
 def test_a_seed_is_a_history(verdicts: Mapping[str, Any]) -> None:
@@ -83,7 +95,7 @@ def test_a_guard_that_is_missing_is_noticed_on_its_day(verdicts: Mapping[str, An
     without, with_it = (verdicts[job] for job in JOBS[name])
     assert any(MUTANTS[name].reason in problem for problem in without["violations"]), without["violations"]
     assert not with_it["violations"], with_it["violations"]
-    assert sum(with_it["outcomes"].values()) == 1
+    assert sum(with_it["outcomes"].values()) >= 1
 
 
 def test_every_mutant_has_a_day_and_a_reason_and_every_day_a_mutant() -> None:

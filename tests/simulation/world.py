@@ -24,8 +24,8 @@ from tests.simulation import gate as sql
 from tests.simulation import pool, seeded, wire
 from tests.simulation.etcd import ADDRESS, EtcdChannel, EtcdServer
 from tests.simulation.history import History
-from tests.simulation.loop import DEAD, PAUSED, Process, VirtualLoop
 from tests.simulation.lives import WORKFLOWS
+from tests.simulation.loop import DEAD, PAUSED, Process, VirtualLoop
 from tests.simulation.network import Network, Weather
 from tests.simulation.provider import BASE, SETTLE_S, Provider
 from tests.simulation.workload import Callers

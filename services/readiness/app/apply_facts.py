@@ -17,7 +17,6 @@ from services.readiness.domain.graph import Graph
 from services.readiness.domain.steps import (
     TERMINAL,
     AttemptFact,
-    End,
     RunView,
     Step,
     begin,
