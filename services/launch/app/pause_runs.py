@@ -6,7 +6,7 @@ of it is leased meanwhile wherever the pause is held.
 """
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from uuid import UUID
 
@@ -88,15 +88,27 @@ async def _decide(ports: Ports, asks: Sequence[Pause]) -> tuple[list[Moved], dic
 
 
 async def _below(tx: Tx, moved: dict[UUID, tuple[Pause, Moved]], now: int) -> None:
-    """What came of these runs pauses and goes on with them; a child that may not go on stays paused."""
-    for ask, item in [both for both in moved.values() if both[1].head.open_children]:
-        for run_id, head in (await tx.lock_below([item.head.run_id])).items():
-            if run_id in moved or head.state in DECIDED:
-                continue
-            with suppress(Refusal):
-                became = _became(ask, tx.incarnation, now)(head)
-                if became is not None:
-                    moved[run_id] = (ask, became)
+    """What came of these runs pauses and goes on with them, each with the nearest above it that was asked for; a child that may
+    not go on stays paused. All of them are locked at once, in order."""
+    tops = [item.head.run_id for _, item in moved.values() if item.head.open_children]
+    below = await tx.lock_below(tops) if tops else {}
+    asked = {run_id: ask for run_id, (ask, _) in moved.items()}
+    for run_id, head in below.items():
+        if run_id in moved or head.state in DECIDED:
+            continue
+        ask = _nearest(head, below, asked)
+        with suppress(Refusal):
+            became = _became(ask, tx.incarnation, now)(head)
+            if became is not None:
+                moved[run_id] = (ask, became)
+
+
+def _nearest(head: RunHead, below: Mapping[UUID, RunHead], asked: Mapping[UUID, Pause]) -> Pause:
+    """What was asked of the nearest run above. (Ids say nothing of who is above whom: clocks jump.)"""
+    while head.parent_id is not None and head.parent_id not in asked:
+        head = below[head.parent_id]
+    assert head.parent_id is not None, "below a run that was asked for"
+    return asked[head.parent_id]
 
 
 def _became(ask: Pause, incarnation: int, now: int) -> Callable[[RunHead], Moved | None]:

@@ -271,5 +271,20 @@ async def test_a_pause_reaches_all_below_and_so_does_the_resume(room: Room) -> N
     assert {(await room.client.get(run_id)).state for run_id in (top, child, leaf, born)} == {pb.RUN_STATE_RUNNING}
 
 
+@pytest.mark.requirement("run.pause")
+async def test_trees_that_are_paused_at_once_pause_each_for_its_own_reason(room: Room) -> None:
+    tops = [await parent(room) for _ in range(4)]
+    below = [(await room.spawn(top, {"workflow": "parent"}, {"workflow": "parent"})) for top in tops]
+    leaves = [[(await room.spawn(child, PLAIN))[0] for child in children] for children in below]
+    own = below[3][0]  # asked for by itself, beside the run above it
+    asks = [*((top, f"tree {place}") for place, top in enumerate(tops)), (own, "its own")]
+    await asyncio.gather(*(room.client.pause(run_id, reason=reason) for run_id, reason in asks))
+    for place, (children, leaf) in enumerate(zip(below, leaves, strict=True)):
+        for run_id in (*children, *leaf):
+            said = [event.detail["reason"] for event in await room.client.events(run_id) if event.kind == "run.pausing"]
+            allowed = {f"tree {place}", "its own"} if run_id in (own, leaves[3][0]) else {f"tree {place}"}
+            assert [reason in allowed for reason in said] == [True], f"{run_id}: {said}"
+
+
 async def _state(room: Room, run_id: str, state: Any) -> bool:
     return bool((await room.client.get(run_id)).state == state)
