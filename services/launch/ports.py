@@ -151,6 +151,10 @@ class Tx(HeldRows, Protocol):
         """The first children of each join."""
         ...
 
+    async def failed_of(self, keys: Sequence[JoinKey], limit: int) -> dict[JoinKey, list[JoinedChild]]:
+        """The first children of each join that ended without success."""
+        ...
+
     async def denied_of(self, keys: Sequence[JoinKey]) -> dict[JoinKey, list[DeniedSpawn]]:
         """Spawns of joins that were refused."""
         ...

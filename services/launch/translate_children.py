@@ -143,8 +143,11 @@ def join_ask(command: events_pb2.CommandRecorded) -> JoinAsk:
         on_failure, rest = said.get("on_failure", "count"), said.get("rest", "await")
         if on_failure not in _ON_FAILURE or rest not in _REST:
             raise _Unreadable("on_failure must be fail, count or ignore, and rest await or cancel")
-        slots = _names(said, "slots")
-        return JoinAsk(Join(run_id, step_key, slot, groups, slots, count, _ON_FAILURE[on_failure], _REST[rest]))
+        slots, warns = _names(said, "slots"), said.get("warns", False)
+        if not isinstance(warns, bool):
+            raise _Unreadable("warns must be true or false")
+        join = Join(run_id, step_key, slot, groups, slots, count, _ON_FAILURE[on_failure], _REST[rest], warns=warns)
+        return JoinAsk(join)
     except _Unreadable as error:
         return JoinAsk(Join(run_id, step_key, slot, (), (), 0, OnFailure.COUNT, Rest.AWAIT), str(error)[:500])
 

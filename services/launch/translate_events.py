@@ -14,13 +14,23 @@ from services.launch.domain.closing import Closing
 from services.launch.domain.facts import Usage
 from services.launch.domain.run import FailureFacts, RunEventFacts
 
+MOST_LEFT_OUT = 20
+"""Of one warning; readiness names no more."""
+
 
 def step_entry(step: events_pb2.StepFinished, run_id: UUID) -> RunEventFacts:
     """A terminal step as a log entry."""
     detail: dict[str, object] = {"attempts": step.attempts}
+    if step.state == "warning":
+        left = [{"step": one.step_key} | _failure(one.failure) for one in step.left_out[:MOST_LEFT_OUT]]
+        detail = {"join": "best_effort", "failures": step.left_out_total, "failed": left}
     if step.HasField("failure"):
-        detail["failure"] = {"class": step.failure.failure_class, "message": step.failure.message, "type": step.failure.type}
+        detail["failure"] = _failure(step.failure)
     return RunEventFacts(run_id, 0, step.at_ms, f"step.{step.state}", 0, step.step_key, "readiness", json.dumps(detail))
+
+
+def _failure(failure: events_pb2.Failure) -> dict[str, object]:
+    return {"class": failure.failure_class, "message": failure.message, "type": failure.type}
 
 
 def graph_closing(fact: events_pb2.GraphFinished) -> Closing:

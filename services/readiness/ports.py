@@ -80,16 +80,18 @@ class Notices(Protocol):
         """StepReady: a ticket for the scheduler, with the step's input and what it has waited for."""
         ...
 
-    def finished(self, run: RunFacts, steps: Sequence[Step], now_ms: int) -> Notice:
-        """StepsFinished, for the run's log."""
+    def finished(self, run: RunFacts, view: RunView, steps: Sequence[Step], warned: Sequence[Step], now_ms: int) -> Notice:
+        """StepsFinished, for the run's log; `warned`: steps that go on, and whose joins left out what failed."""
         ...
 
     def revoked(self, run: RunFacts, step_key: str, sequence: int, now_ms: int) -> Notice:
         """StepRevoked: a ticket, and every earlier one, is withdrawn."""
         ...
 
-    def graph_finished(self, run: RunFacts, view: RunView, end: GraphEnd, told: Sequence[Step], now_ms: int) -> Notice:
-        """GraphFinished, with the steps that were not told before."""
+    def graph_finished(
+        self, run: RunFacts, view: RunView, end: GraphEnd, told: Sequence[Step], warned: Sequence[Step], now_ms: int
+    ) -> Notice:
+        """GraphFinished, with the steps that were not told before, and warnings."""
         ...
 
 

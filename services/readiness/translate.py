@@ -17,7 +17,7 @@ from libs.rpc.schemas import Misfit, check
 from services.readiness.app.answer_inputs import AnswerAsk
 from services.readiness.domain.forking import Fork
 from services.readiness.domain.graph import Contract, Graph, Node, base_of
-from services.readiness.domain.joins import CONDITION_FALSE, output_of, outputs_for, units
+from services.readiness.domain.joins import CONDITION_FALSE, left_out, output_of, outputs_for
 from services.readiness.domain.state import AttemptFact, EffectFact, End, FailureFacts, Output, RunView, Step, StepState
 from services.readiness.domain.waits import Signal, Wait, WaitKey, WaitState
 from services.readiness.ports import Question, RunFacts
@@ -26,6 +26,8 @@ SUCCESSORS_DEPTH = 16
 """How far ahead a ticket tells what follows: the last of them is ticketed by readiness again, and tells on."""
 SUCCESSORS_BYTES = 16_384
 """A ticket that would tell more tells nothing: a wide graph is readiness' own."""
+WARNED, WARNED_CHARS = 20, 300
+"""Most predecessors that one warning names, and how much it says of each."""
 ANSWER_BYTES = 65_536
 """Largest payload of an event and largest answer of a person: each attempt of the step is given all of them again."""
 
@@ -133,6 +135,23 @@ def finished_event(run: RunFacts, step: Step, now_ms: int) -> events_pb2.StepFin
     )
 
 
+def warning_event(run: RunFacts, view: RunView, step: Step, now_ms: int) -> events_pb2.StepFinished:
+    """A step that goes on without some, for the run's log."""
+    failed = left_out(view, view.node(step.key))
+    told = events_pb2.StepFinished(
+        run_id=run.run_id.bytes, step_key=step.key, state="warning", at_ms=now_ms, left_out_total=len(failed)
+    )
+    for one in failed[:WARNED]:
+        failure = one.failure or FailureFacts("attempt", "", "")
+        told.left_out.add(
+            step_key=one.key,
+            failure=events_pb2.Failure(
+                failure_class=failure.failure_class, message=failure.message[:WARNED_CHARS], type=failure.type
+            ),
+        )
+    return told
+
+
 def ticket_input(run_input: bytes, view: RunView, step: Step, waited: Sequence[Wait]) -> bytes:
     """`{"run": input, "steps": {key: output}}` as a serialized Value; `item` and `index` for an instance, `failures` where a
     join goes on without some, and `waits` where the step has waited."""
@@ -171,14 +190,6 @@ def _fill(value: struct_pb2.Value, output: Output) -> None:
     value.list_value.SetInParent()
     for given in output:
         value.list_value.values.add().ParseFromString(given or _NULL)
-
-
-def left_out(view: RunView, node: Node) -> list[Step]:
-    """Predecessors that failed, of a step whose join goes on without them."""
-    if node.policy is None or not node.policy.tolerates:
-        return []
-    before = [step for need in node.needs for step in units(view, need) or ()]
-    return [step for step in before if step.state == StepState.FAILED]
 
 
 _ENDS = frozenset(events_pb2.AttemptEnd.values())

@@ -73,18 +73,20 @@ class Children:
 
 @dataclass(frozen=True, slots=True)
 class JoinPolicy:
-    """How many must succeed, what a failure means (fail, count, ignore), what becomes of the rest (await, cancel)."""
+    """How many must succeed, what a failure means (fail, count, ignore), what becomes of the rest (await, cancel); `warns`:
+    whether children that it goes on without are told in the run's log."""
 
     need: int | str = "all"
     on_failure: str = "count"
     rest: str = "await"
+    warns: bool = False
 
 
 ALL = JoinPolicy("all", "count", "await")
 FAIL_FAST = JoinPolicy("all", "fail", "cancel")
 ANY = JoinPolicy(1, "count", "cancel")
 COLLECT_PARTIAL = JoinPolicy("all", "ignore", "await")
-BEST_EFFORT = JoinPolicy("all", "ignore", "await")
+BEST_EFFORT = JoinPolicy("all", "ignore", "await", warns=True)
 
 
 def k_of_n(k: int) -> JoinPolicy:
@@ -236,6 +238,8 @@ class ChildContext(ABC):
             "on_failure": policy.on_failure,
             "rest": policy.rest,
         }
+        if policy.warns:
+            payload["warns"] = True
         answer = await self._waits.wait("children", self._waits.slot("join", slot), payload)
         told = answer.value
         children = [_told(child) for child in told["children"]]

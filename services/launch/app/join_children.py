@@ -8,10 +8,10 @@ from collections.abc import Sequence
 from uuid import UUID
 
 from services.launch.app.decide_outcomes import decide_and_store
-from services.launch.domain.children import TOLD_CHILDREN, BudgetWait, JoinedFacts, told
+from services.launch.domain.children import TOLD_CHILDREN, WARNED, BudgetWait, JoinedFacts, told, warning_of
 from services.launch.domain.closing import Closing
 from services.launch.domain.joining import Counts, Join, JoinAsk, Move, move, of_groups
-from services.launch.domain.run import DECIDED
+from services.launch.domain.run import DECIDED, RunEventFacts
 from services.launch.ports import Ports, Tx
 
 
@@ -65,6 +65,16 @@ async def _answer(ports: Ports, tx: Tx, done: dict[tuple[UUID, str, str], tuple[
         whole = len(first) == len(children[key])
         answers.append(ports.notices.joined(JoinedFacts(join, counts, first, denied[key], whole), now))
     await tx.send(answers, now)
+    warning = {key: counts for key, (join, counts) in done.items() if join.warns and counts.failures}
+    if warning:
+        failed = await tx.failed_of(list(warning), WARNED)
+        entries = [warning_of(key, counts, failed[key], denied[key]) for key, counts in warning.items()]
+        await tx.append_events(
+            [
+                RunEventFacts(run_id, 0, now, "step.join_warning", 0, step_key, "launch", detail)
+                for (run_id, step_key, _), detail in zip(warning, entries, strict=True)
+            ]
+        )
 
 
 async def wait_for_budgets(ports: Ports, waits: Sequence[BudgetWait]) -> None:

@@ -4,13 +4,16 @@ Authoritative for how much of a join's children is told at once: the first of th
 pages.
 """
 
+import json
 from collections.abc import Sequence
 from uuid import UUID
 
 from libs.kernel.values import value
-from services.launch.domain.joining import Counts, Join
+from services.launch.domain.joining import Counts, Join, JoinKey
 from services.launch.domain.run import FailureFacts, Run
 
+WARNED, WARNED_CHARS = 20, 300
+"""Most children that one warning names, and how much it says of each."""
 TOLD_CHILDREN = 100
 TOLD_BYTES = 65_536
 """Of an answer: it is in the input of each further attempt of the step."""
@@ -103,6 +106,21 @@ class BudgetWait:
     step_key: str
     slot: str
     sequence: int
+
+
+def warning_of(key: JoinKey, counts: Counts, failed: Sequence[JoinedChild], denied: Sequence[DeniedSpawn]) -> str:
+    """What the run's log says of children that a join went on without: the first of them, as JSON."""
+    named: list[dict[str, object]] = [
+        {"child": child.name, "run_id": str(child.run_id)} | _why(child.failure or FailureFacts("", "it was cancelled", ""))
+        for child in failed
+    ]
+    named += [{"spawn": item.slot, "children": item.children} | _why(item.failure) for item in denied]
+    said = {"join": key[2], "failures": counts.failures, "failed": named[:WARNED]}
+    return json.dumps(said, ensure_ascii=False)
+
+
+def _why(failure: FailureFacts) -> dict[str, object]:
+    return {"class": failure.failure_class, "type": failure.type, "message": failure.message[:WARNED_CHARS]}
 
 
 def told(children: Sequence[JoinedChild]) -> list[JoinedChild]:

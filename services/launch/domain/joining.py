@@ -53,6 +53,8 @@ class Join:
     rest: Rest
     state: JoinState = JoinState.OPEN
     met: bool = False
+    warns: bool = False
+    """Whether children that it goes on without are told in the run's log."""
 
     @property
     def key(self) -> JoinKey:

@@ -124,6 +124,7 @@ class ChildStatements(HeldStatements, ABC):
             [int(join.on_failure) for join in joins],
             [int(join.rest) for join in joins],
             now_ms,
+            [join.warns for join in joins],
         )
 
     async def open_joins(self, run_ids: Sequence[UUID]) -> list[tuple[Join, Join, int]]:
@@ -166,6 +167,13 @@ class ChildStatements(HeldStatements, ABC):
             found[(row["parent_id"], row["step_key"], row["slot"])].append(_joined(row))
         return found
 
+    async def failed_of(self, keys: Sequence[JoinKey], limit: int) -> dict[JoinKey, list[JoinedChild]]:
+        """The first children of each join that ended without success."""
+        found: dict[JoinKey, list[JoinedChild]] = {key: [] for key in keys}
+        for row in await self._tx.fetch(_Q.failed_of, *_keys(keys), limit):
+            found[(row["parent_id"], row["step_key"], row["slot"])].append(_joined(row))
+        return found
+
     async def denied_of(self, keys: Sequence[JoinKey]) -> dict[JoinKey, list[DeniedSpawn]]:
         """Spawns of joins that were refused."""
         found: dict[JoinKey, list[DeniedSpawn]] = {key: [] for key in keys}
@@ -203,6 +211,7 @@ def _join(row: asyncpg.Record, slots: Sequence[str]) -> Join:
         Rest(row["rest"]),
         JoinState(row["state"]),
         row["met"],
+        row["warns"],
     )
 
 

@@ -14,6 +14,7 @@ from services.readiness.app.check_output import as_promised
 from services.readiness.app.take_waits import Waited, load_waits, lock_asked, save_waits, take_asked, take_told
 from services.readiness.domain.forking import Fork, take_over
 from services.readiness.domain.graph import Graph
+from services.readiness.domain.joins import warns
 from services.readiness.domain.steps import (
     TERMINAL,
     AttemptFact,
@@ -249,9 +250,10 @@ def _notices(
     ports: Ports, run: RunFacts, view: RunView, waited: Waited, done: bool, now: int, changed: Mapping[str, Step]
 ) -> list[Notice]:
     ended: list[Step] = [step for step in changed.values() if step.state in TERMINAL]
+    warned = [step for step in changed.values() if warns(view, step)]
     if done:
-        return [ports.notices.graph_finished(run, view, end_of(view.graph, view.steps), ended, now)]
-    notices = [ports.notices.finished(run, ended, now)] if ended else []
+        return [ports.notices.graph_finished(run, view, end_of(view.graph, view.steps), ended, warned, now)]
+    notices = [ports.notices.finished(run, view, ended, warned, now)] if ended or warned else []
     notices += [ports.notices.revoked(run, key, sequence, now) for key, sequence in view.revoked.items()]
     if ports.keeps_events:
         view.ticketed.clear()

@@ -76,9 +76,9 @@ class EventNotices:
             fact.capacity.calls, fact.capacity.until_ms = wanted.calls, wanted.due_ms
         return self._event(run, "scheduler", "step_ready", event, now_ms)
 
-    def finished(self, run: RunFacts, steps: Sequence[Step], now_ms: int) -> Notice:
+    def finished(self, run: RunFacts, view: RunView, steps: Sequence[Step], warned: Sequence[Step], now_ms: int) -> Notice:
         """StepsFinished. Only the run's log is written of it, and people read that: it is patient."""
-        fact = events_pb2.StepsFinished(steps=[translate.finished_event(run, step, now_ms) for step in steps])
+        fact = events_pb2.StepsFinished(steps=_told(run, view, steps, warned, now_ms))
         return self._event(run, "launch", "steps_finished", events_pb2.Event(steps_finished=fact), now_ms, patient=True)
 
     def revoked(self, run: RunFacts, step_key: str, sequence: int, now_ms: int) -> Notice:
@@ -88,7 +88,9 @@ class EventNotices:
         )
         return self._event(run, "scheduler", "step_revoked", events_pb2.Event(step_revoked=fact), now_ms)
 
-    def graph_finished(self, run: RunFacts, view: RunView, end: GraphEnd, told: Sequence[Step], now_ms: int) -> Notice:
+    def graph_finished(
+        self, run: RunFacts, view: RunView, end: GraphEnd, told: Sequence[Step], warned: Sequence[Step], now_ms: int
+    ) -> Notice:
         """GraphFinished."""
         fact = events_pb2.GraphFinished(
             run_id=run.run_id.bytes,
@@ -96,6 +98,14 @@ class EventNotices:
             output=translate.graph_output(view) if end.outcome == "succeeded" else b"",
             failure=translate.failure_event(end.failure) if end.failure else None,
             failed_step=end.failed_step,
-            steps=[translate.finished_event(run, step, now_ms) for step in told],
+            steps=_told(run, view, told, warned, now_ms),
         )
         return self._event(run, "launch", "graph_finished", events_pb2.Event(graph_finished=fact), now_ms)
+
+
+def _told(
+    run: RunFacts, view: RunView, steps: Sequence[Step], warned: Sequence[Step], now_ms: int
+) -> list[events_pb2.StepFinished]:
+    """Steps that ended, then what others warn of."""
+    ended = [translate.finished_event(run, step, now_ms) for step in steps]
+    return ended + [translate.warning_event(run, view, step, now_ms) for step in warned]

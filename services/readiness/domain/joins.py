@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 
 from libs.kernel.values import value
-from services.readiness.domain.graph import Need, Node, OnFailure, Rest, When
+from services.readiness.domain.graph import Need, Node, OnFailure, Rest, When, base_of
 from services.readiness.domain.state import TERMINAL, FailureFacts, Output, RunView, Step, StepState, Unusable
 
 
@@ -102,6 +102,23 @@ def outputs_for(view: RunView, node: Node) -> dict[str, Output]:
     """What a step is given of its predecessors."""
     given = {need.step: output_of(view, need.step) for need in node.needs}
     return {key: output for key, output in given.items() if output is not None}
+
+
+def left_out(view: RunView, node: Node) -> list[Step]:
+    """Predecessors that failed, of a step whose join goes on without them."""
+    if node.policy is None or not node.policy.tolerates:
+        return []
+    before = [step for need in node.needs for step in units(view, need) or ()]
+    return [step for step in before if step.state == StepState.FAILED]
+
+
+def warns(view: RunView, step: Step) -> bool:
+    """Whether a step that goes on now, or has gone on under its first ticket, leaves out what is to be told as a warning."""
+    policy = view.node(step.key).policy
+    if policy is None or not policy.warns or base_of(step.key) != step.key or step.ticket_sequence > 1:
+        return False
+    goes = step.state in (StepState.READY, StepState.WAITING, StepState.SUCCEEDED, StepState.FAILED)
+    return goes and bool(left_out(view, view.node(step.key)))
 
 
 def told(step: Step) -> dict[str, object]:

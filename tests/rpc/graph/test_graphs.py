@@ -289,6 +289,18 @@ async def test_presets_over_instances(bench: Bench) -> None:
             "one[1] failed: ValueError: -1 is below zero",
             "one[3] failed: ValueError: -2 is below zero",
         ]
+
+        async def warned() -> bool:
+            return "step.warning" in {event.kind for event in await bench.client.events(run_id)}
+
+        await wait_until(warned, timeout_s=10, what="the warning in the run's log")
+        (warning,) = [event for event in await bench.client.events(run_id) if event.kind == "step.warning"]
+        assert (warning.step_key, warning.detail["join"], warning.detail["failures"]) == ("joined", "best_effort", 2)
+        assert [(one["step"], one["class"]) for one in warning.detail["failed"]] == [
+            ("one[1]", "attempt"),
+            ("one[3]", "attempt"),
+        ]
+        assert "-1 is below zero" in warning.detail["failed"][0]["message"]
         assert (await run_of(bench, flows["k_of_n"], [1, -1, 2]))[1] == {"sum": 3, "failed": ["one[1]"]}
         run_id, _ = await fails(bench, flows["k_of_n"], [1, -1, -2])
         assert (await steps_of(bench, run_id))["joined"].skip_reason == "needs"

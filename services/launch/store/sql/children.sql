@@ -106,11 +106,11 @@ SELECT r.parent_id, r.delegation, r.used_micros + r.delegated_micros AS spent FR
 
 -- name: put_joins
 -- What steps wait for; the first of a slot stands.
-INSERT INTO child_join (run_id, step_key, slot, groups, slots, need, on_failure, rest, state, asked_ms)
+INSERT INTO child_join (run_id, step_key, slot, groups, slots, need, on_failure, rest, warns, state, asked_ms)
 SELECT run_id, step_key, slot, string_to_array(groups, E'\n'), coalesce(string_to_array(nullif(slots, ''), E'\n'), '{}'), need, on_failure, rest,
-       1, $9::bigint
-  FROM unnest($1::uuid[], $2::text[], $3::text[], $4::text[], $5::text[], $6::int[], $7::smallint[], $8::smallint[])
-    AS a(run_id, step_key, slot, groups, slots, need, on_failure, rest)
+       warns, 1, $9::bigint
+  FROM unnest($1::uuid[], $2::text[], $3::text[], $4::text[], $5::text[], $6::int[], $7::smallint[], $8::smallint[], $10::boolean[])
+    AS a(run_id, step_key, slot, groups, slots, need, on_failure, rest, warns)
  ORDER BY 1, 2, 3
 ON CONFLICT DO NOTHING;
 
@@ -154,6 +154,17 @@ SELECT j.run_id AS parent_id, j.step_key, j.slot, c.run_id, c.spawn_name, c.stat
  CROSS JOIN LATERAL (
     SELECT r.run_id, r.spawn_name, r.state, r.output, r.failure_class, r.failure_message, r.failure_type FROM run AS r
      WHERE r.parent_id = j.run_id AND r.spawn_step = j.step_key AND r.spawn_group = ANY (j.groups)
+     ORDER BY r.run_id LIMIT $4) AS c
+ ORDER BY 1, 2, 3, 4;
+
+-- name: failed_of
+-- The first children of each join that ended without success.
+SELECT j.run_id AS parent_id, j.step_key, j.slot, c.run_id, c.spawn_name, c.state, c.output, c.failure_class, c.failure_message, c.failure_type
+  FROM unnest($1::uuid[], $2::text[], $3::text[]) AS n(run_id, step_key, slot)
+  JOIN child_join AS j USING (run_id, step_key, slot)
+ CROSS JOIN LATERAL (
+    SELECT r.run_id, r.spawn_name, r.state, ''::bytea AS output, r.failure_class, r.failure_message, r.failure_type FROM run AS r
+     WHERE r.parent_id = j.run_id AND r.spawn_step = j.step_key AND r.spawn_group = ANY (j.groups) AND r.state > 9
      ORDER BY r.run_id LIMIT $4) AS c
  ORDER BY 1, 2, 3, 4;
 

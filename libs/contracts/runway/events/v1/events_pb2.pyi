@@ -1047,19 +1047,27 @@ class StepFinished(google.protobuf.message.Message):
     ATTEMPTS_FIELD_NUMBER: builtins.int
     FAILURE_FIELD_NUMBER: builtins.int
     AT_MS_FIELD_NUMBER: builtins.int
+    LEFT_OUT_FIELD_NUMBER: builtins.int
+    LEFT_OUT_TOTAL_FIELD_NUMBER: builtins.int
     run_id: builtins.bytes
     """The run."""
     step_key: builtins.str
     """The step."""
     state: builtins.str
-    """succeeded, failed, skipped or cancelled."""
+    """succeeded, failed, skipped or cancelled; or warning, where it has not ended."""
     attempts: builtins.int
     """Attempts it took."""
     at_ms: builtins.int
     """When, milliseconds since the Unix epoch."""
+    left_out_total: builtins.int
+    """How many it left out in all."""
     @property
     def failure(self) -> Global___Failure:
         """Why, for anything but success."""
+
+    @property
+    def left_out(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___LeftOut]:
+        """Where `state` is warning: the step goes on, and its join left these out, the first of them."""
 
     def __init__(
         self,
@@ -1070,17 +1078,46 @@ class StepFinished(google.protobuf.message.Message):
         attempts: builtins.int = ...,
         failure: Global___Failure | None = ...,
         at_ms: builtins.int = ...,
+        left_out: collections.abc.Iterable[Global___LeftOut] | None = ...,
+        left_out_total: builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: typing_extensions.TypeAlias = typing.Literal["failure", b"failure"]
     def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
-    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["at_ms", b"at_ms", "attempts", b"attempts", "failure", b"failure", "run_id", b"run_id", "state", b"state", "step_key", b"step_key"]
+    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["at_ms", b"at_ms", "attempts", b"attempts", "failure", b"failure", "left_out", b"left_out", "left_out_total", b"left_out_total", "run_id", b"run_id", "state", b"state", "step_key", b"step_key"]
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
 
 Global___StepFinished: typing_extensions.TypeAlias = StepFinished
 
 @typing.final
+class LeftOut(google.protobuf.message.Message):
+    """A predecessor that failed, and that a join which warns went on without."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    STEP_KEY_FIELD_NUMBER: builtins.int
+    FAILURE_FIELD_NUMBER: builtins.int
+    step_key: builtins.str
+    """The step."""
+    @property
+    def failure(self) -> Global___Failure:
+        """Why it failed."""
+
+    def __init__(
+        self,
+        *,
+        step_key: builtins.str = ...,
+        failure: Global___Failure | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: typing_extensions.TypeAlias = typing.Literal["failure", b"failure"]
+    def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
+    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["failure", b"failure", "step_key", b"step_key"]
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+
+Global___LeftOut: typing_extensions.TypeAlias = LeftOut
+
+@typing.final
 class StepsFinished(google.protobuf.message.Message):
-    """Steps of one run reached terminal states."""
+    """Steps of one run reached terminal states, or warn of what their joins left out."""
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
