@@ -32,7 +32,7 @@ async def made(room: Room, run_id: str, *wanted: str) -> None:
     async def there() -> bool:
         return sorted(await names(room, run_id)) == sorted(wanted)
 
-    await wait_until(there, timeout_s=10, what=f"children {wanted}")
+    await wait_until(there, timeout_s=20, what=f"children {wanted}")
 
 
 @pytest.mark.requirement("gw.budget")
@@ -103,7 +103,7 @@ async def test_a_parent_that_ends_refuses_what_waits_and_keeps_no_slice(room: Ro
     async def gone() -> bool:
         return not await held(room)
 
-    await wait_until(gone, timeout_s=10, what="spawns that wait no longer")
+    await wait_until(gone, timeout_s=20, what="spawns that wait no longer")
     assert await room.refusals(run) == ["PARENT_CLOSED", "PARENT_CLOSED"]
     assert await names(room, run) == []
     await wait_until(lambda: returned(room), what="slices that came back")
@@ -124,7 +124,7 @@ async def test_a_raise_beside_a_cancel_leaves_a_child_that_ends_or_none(room: Ro
     async def gone() -> bool:
         return not await held(room)
 
-    await wait_until(gone, timeout_s=10, what="spawns that wait no longer")
+    await wait_until(gone, timeout_s=20, what="spawns that wait no longer")
     await wait_until(lambda: returned(room), what="slices that came back")
     budget = await room.client.trees.tenant_budget()
     assert (budget.reserved_micros, budget.active_descendants) == (0, 0)

@@ -86,7 +86,7 @@ async def nearly_empty(room: Bench) -> None:
     def known() -> bool:
         return [(view.capacity, view.level) for view in KNOWN] == [(10, 2)]
 
-    await wait_until(known, timeout_s=5, what="the scheduler sees the bucket")
+    await wait_until(known, timeout_s=15, what="the scheduler sees the bucket")
 
 
 async def the_slot(room: Bench, run_id: str) -> tuple[int, int]:
@@ -111,7 +111,7 @@ async def test_a_step_waits_for_calls_of_a_bucket_as_a_ticket_and_goes_on_when_t
             blockers = (await room.client.explain(run.run_id)).steps[0].blockers
             return any(b.code == "BUCKET_EMPTY" and "the 5 calls of it" in b.message for b in blockers)
 
-        await wait_until(explained, timeout_s=5, what="the bucket is named")
+        await wait_until(explained, timeout_s=15, what="the bucket is named")
         await put(room, 10, 6_000)
         assert await room.client.result(run.run_id, timeout_s=20) == "there is twice"
     assert SEEN == ["there is"]
