@@ -153,7 +153,7 @@ def _servicers(ports: Ports, invoker: Invoker, kept: BucketStore, buckets: Bucke
             SERVICE,
         ),
         Mounted(add_EffectServiceServicer_to_server, EffectServicer(ports), "runway.internal.gateway.v1.EffectService"),
-        Mounted(add_MeterServiceServicer_to_server, MeterServicer(meter), "runway.gateway.v1.MeterService"),
+        Mounted(add_MeterServiceServicer_to_server, MeterServicer(meter, ports), "runway.gateway.v1.MeterService"),
         Mounted(
             add_EnvelopeServiceServicer_to_server,
             EnvelopeServicer(ports),

@@ -8,7 +8,8 @@ from runway.gateway.v1 import meter_service_pb2_grpc
 from libs.kernel.ids import uuid_from_text
 from libs.rpc.identity import current_call
 from services.gateway import translate
-from services.gateway.ports import Meter, Metered
+from services.gateway.app.list_effects import check_owner
+from services.gateway.ports import Meter, Metered, Ports
 
 PAGE = 200
 
@@ -16,14 +17,17 @@ PAGE = 200
 class MeterServicer(meter_service_pb2_grpc.MeterServiceServicer):
     """Of the caller's tenant alone."""
 
-    def __init__(self, meter: Meter) -> None:
+    def __init__(self, meter: Meter, ports: Ports) -> None:
         self._meter = meter
+        self._ports = ports
 
     async def ListMeterEvents(self, request: pb.ListMeterEventsRequest, context: Any) -> pb.ListMeterEventsResponse:
         """See the contract."""
         caller = current_call().require_caller()
         size, after = request.page_size or PAGE, translate.after(request.page_token)
         run_id = uuid_from_text(request.run_id, "run_id") if request.run_id else None
+        if run_id is not None:
+            await check_owner(self._ports, caller.tenant, caller.project, run_id)
         found = await self._meter.page(caller.tenant, caller.project, run_id, after, size + 1)
         shown = found[:size]
         return pb.ListMeterEventsResponse(

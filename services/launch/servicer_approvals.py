@@ -45,6 +45,10 @@ class ApprovalServicer(approval_service_pb2_grpc.ApprovalServiceServicer):
         run_id = uuid_from_text(request.run_id, "run_id") if request.run_id else None
         size = request.page_size or PAGE
         states = [int(state) for state in request.states]
+        if run_id is not None:
+            run = (await self._ports.reads.runs([run_id])).get(run_id)
+            if run is None or run.head.tenant != caller.tenant or (caller.project and run.head.project != caller.project):
+                raise not_found("run")
         reads = self._ports.approvals.reads
         found = await reads.page(caller.tenant, project, run_id, states, place(request.page_token), size + 1)
         said = await reads.decisions([approval.approval_id for approval in found[:size]])

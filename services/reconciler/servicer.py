@@ -10,6 +10,7 @@ from libs.kernel.refusal import invalid_field
 from libs.rpc.identity import current_call
 from libs.rpc.values import check_value
 from services.reconciler import translate
+from services.reconciler.app.check_owner import check_owner
 from services.reconciler.app.decide_case import Decision, decide_case
 from services.reconciler.app.list_stuck import list_stuck
 from services.reconciler.domain.cases import CaseState
@@ -31,6 +32,8 @@ class ReconcilerServicer(reconciler_service_pb2_grpc.ReconcilerServiceServicer):
         states, after = translate.states_of(list(request.states)), translate.place_of(request.page_token)
         size = request.page_size or DEFAULT_PAGE
         found = await self._ports.cases.page(caller.tenant, caller.project, states, run_id, after, size + 1)
+        if run_id is not None and not found and not after:
+            await check_owner(self._ports, caller.tenant, caller.project, run_id)
         token = str(found[size - 1][0]) if len(found) > size else ""
         return pb.ListCasesResponse(cases=[translate.case_message(case) for _, case in found[:size]], next_page_token=token)
 

@@ -207,13 +207,13 @@ def port_of(method: Any) -> str:
     return {policy_pb2.PORT_CONTROL: "control", policy_pb2.PORT_LEAF: "leaf"}.get(asked, "public")
 
 
-async def send(six: Target6, path: str, method: Any, wire: bytes, metadata: Any) -> tuple[str, Any]:
+async def send(six: Target6, path: str, method: Any, wire: bytes, metadata: Any, long_poll_s: float = 0.25) -> tuple[str, Any]:
     """The code and the answer (the refusal, or the last message) of one call with these bytes."""
     answer_type = GetMessageClass(method.output_type)
     kind = ("stream" if method.client_streaming else "unary") + "_" + ("stream" if method.server_streaming else "unary")
     port = port_of(method)
     call_of = getattr(six.channels[port], kind)(path, bytes, answer_type.FromString)
-    patience_s = 0.25 if method.name in LONG_POLLS else 10
+    patience_s = long_poll_s if method.name in LONG_POLLS else 10
     call = call_of([wire] if method.client_streaming else wire, metadata=metadata, timeout=patience_s)
     try:
         if not method.server_streaming:

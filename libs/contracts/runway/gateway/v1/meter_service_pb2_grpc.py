@@ -50,7 +50,7 @@ class MeterServiceServicer(object):
 
     def ListMeterEvents(self, request, context):
         """Meter events of the caller's tenant (and project, where the key is bound to one), oldest first; of one run where one is named.
-        Errors: INVALID_FIELD (page_token).
+        Errors: INVALID_FIELD (page_token), NOT_FOUND (run_id).
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -31,7 +31,7 @@ class MeterServiceStub:
     def __new__(cls, channel: grpc.aio.Channel) -> MeterServiceAsyncStub: ...
     ListMeterEvents: grpc.UnaryUnaryMultiCallable[runway.gateway.v1.meter_service_pb2.ListMeterEventsRequest, runway.gateway.v1.meter_service_pb2.ListMeterEventsResponse]
     """Meter events of the caller's tenant (and project, where the key is bound to one), oldest first; of one run where one is named.
-    Errors: INVALID_FIELD (page_token).
+    Errors: INVALID_FIELD (page_token), NOT_FOUND (run_id).
     """
 
 @typing.type_check_only
@@ -43,7 +43,7 @@ class MeterServiceAsyncStub(MeterServiceStub):
     def __init__(self, channel: grpc.aio.Channel) -> None: ...
     ListMeterEvents: grpc.aio.UnaryUnaryMultiCallable[runway.gateway.v1.meter_service_pb2.ListMeterEventsRequest, runway.gateway.v1.meter_service_pb2.ListMeterEventsResponse]  # type: ignore[assignment]
     """Meter events of the caller's tenant (and project, where the key is bound to one), oldest first; of one run where one is named.
-    Errors: INVALID_FIELD (page_token).
+    Errors: INVALID_FIELD (page_token), NOT_FOUND (run_id).
     """
 
 class MeterServiceServicer(metaclass=abc.ABCMeta):
@@ -58,7 +58,7 @@ class MeterServiceServicer(metaclass=abc.ABCMeta):
         context: _ServicerContext,
     ) -> typing.Union[runway.gateway.v1.meter_service_pb2.ListMeterEventsResponse, collections.abc.Awaitable[runway.gateway.v1.meter_service_pb2.ListMeterEventsResponse]]:
         """Meter events of the caller's tenant (and project, where the key is bound to one), oldest first; of one run where one is named.
-        Errors: INVALID_FIELD (page_token).
+        Errors: INVALID_FIELD (page_token), NOT_FOUND (run_id).
         """
 
 def add_MeterServiceServicer_to_server(servicer: MeterServiceServicer, server: typing.Union[grpc.Server, grpc.aio.Server]) -> None: ...

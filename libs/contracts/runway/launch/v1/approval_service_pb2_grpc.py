@@ -84,7 +84,7 @@ class ApprovalServiceServicer(object):
 
     def ListApprovals(self, request, context):
         """Approvals of the tenant, newest first.
-        Errors: none of its own.
+        Errors: NOT_FOUND (run_id).
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

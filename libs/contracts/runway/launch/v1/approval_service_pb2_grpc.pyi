@@ -33,7 +33,7 @@ class ApprovalServiceStub:
     def __new__(cls, channel: grpc.aio.Channel) -> ApprovalServiceAsyncStub: ...
     ListApprovals: grpc.UnaryUnaryMultiCallable[runway.launch.v1.approval_service_pb2.ListApprovalsRequest, runway.launch.v1.approval_service_pb2.ListApprovalsResponse]
     """Approvals of the tenant, newest first.
-    Errors: none of its own.
+    Errors: NOT_FOUND (run_id).
     """
     GetApproval: grpc.UnaryUnaryMultiCallable[runway.launch.v1.approval_service_pb2.GetApprovalRequest, runway.launch.v1.approval_service_pb2.GetApprovalResponse]
     """One approval with what it is about and who decided.
@@ -76,7 +76,7 @@ class ApprovalServiceAsyncStub(ApprovalServiceStub):
     def __init__(self, channel: grpc.aio.Channel) -> None: ...
     ListApprovals: grpc.aio.UnaryUnaryMultiCallable[runway.launch.v1.approval_service_pb2.ListApprovalsRequest, runway.launch.v1.approval_service_pb2.ListApprovalsResponse]  # type: ignore[assignment]
     """Approvals of the tenant, newest first.
-    Errors: none of its own.
+    Errors: NOT_FOUND (run_id).
     """
     GetApproval: grpc.aio.UnaryUnaryMultiCallable[runway.launch.v1.approval_service_pb2.GetApprovalRequest, runway.launch.v1.approval_service_pb2.GetApprovalResponse]  # type: ignore[assignment]
     """One approval with what it is about and who decided.
@@ -122,7 +122,7 @@ class ApprovalServiceServicer(metaclass=abc.ABCMeta):
         context: _ServicerContext,
     ) -> typing.Union[runway.launch.v1.approval_service_pb2.ListApprovalsResponse, collections.abc.Awaitable[runway.launch.v1.approval_service_pb2.ListApprovalsResponse]]:
         """Approvals of the tenant, newest first.
-        Errors: none of its own.
+        Errors: NOT_FOUND (run_id).
         """
 
     @abc.abstractmethod

@@ -58,7 +58,7 @@ class ReconcilerServiceServicer(object):
 
     def ListCases(self, request, context):
         """Cases of the caller's tenant, oldest first.
-        Errors: INVALID_FIELD (page_token).
+        Errors: INVALID_FIELD (page_token), NOT_FOUND (run_id).
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -29,7 +29,7 @@ class ReconcilerServiceStub:
     def __new__(cls, channel: grpc.aio.Channel) -> ReconcilerServiceAsyncStub: ...
     ListCases: grpc.UnaryUnaryMultiCallable[runway.reconciler.v1.reconciler_service_pb2.ListCasesRequest, runway.reconciler.v1.reconciler_service_pb2.ListCasesResponse]
     """Cases of the caller's tenant, oldest first.
-    Errors: INVALID_FIELD (page_token).
+    Errors: INVALID_FIELD (page_token), NOT_FOUND (run_id).
     """
     ResolveCase: grpc.UnaryUnaryMultiCallable[runway.reconciler.v1.reconciler_service_pb2.ResolveCaseRequest, runway.reconciler.v1.reconciler_service_pb2.ResolveCaseResponse]
     """A person's decision about an effect that no look-up decides.
@@ -49,7 +49,7 @@ class ReconcilerServiceAsyncStub(ReconcilerServiceStub):
     def __init__(self, channel: grpc.aio.Channel) -> None: ...
     ListCases: grpc.aio.UnaryUnaryMultiCallable[runway.reconciler.v1.reconciler_service_pb2.ListCasesRequest, runway.reconciler.v1.reconciler_service_pb2.ListCasesResponse]  # type: ignore[assignment]
     """Cases of the caller's tenant, oldest first.
-    Errors: INVALID_FIELD (page_token).
+    Errors: INVALID_FIELD (page_token), NOT_FOUND (run_id).
     """
     ResolveCase: grpc.aio.UnaryUnaryMultiCallable[runway.reconciler.v1.reconciler_service_pb2.ResolveCaseRequest, runway.reconciler.v1.reconciler_service_pb2.ResolveCaseResponse]  # type: ignore[assignment]
     """A person's decision about an effect that no look-up decides.
@@ -72,7 +72,7 @@ class ReconcilerServiceServicer(metaclass=abc.ABCMeta):
         context: _ServicerContext,
     ) -> typing.Union[runway.reconciler.v1.reconciler_service_pb2.ListCasesResponse, collections.abc.Awaitable[runway.reconciler.v1.reconciler_service_pb2.ListCasesResponse]]:
         """Cases of the caller's tenant, oldest first.
-        Errors: INVALID_FIELD (page_token).
+        Errors: INVALID_FIELD (page_token), NOT_FOUND (run_id).
         """
 
     @abc.abstractmethod
