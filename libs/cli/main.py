@@ -11,6 +11,7 @@ from libs.cli.commands import (
     install,
     keys,
     replay,
+    revoking,
     runs,
     scopes,
     shares,
@@ -38,6 +39,7 @@ app.command()(install.drill)
 waits.register(runs.app)
 children.register(runs.app)
 again.register(runs.app)
+revoking.register(runs.app)
 app.add_typer(runs.app, name="run")
 app.add_typer(things.workflow_app, name="workflow")
 app.add_typer(things.effect_app, name="effect")

@@ -45,6 +45,7 @@ class Block(StrEnum):
     SHARE = "SHARE"
     POSITION = "POSITION"
     BUDGET_USED = "BUDGET_USED"
+    REVOKED = "REVOKED"
 
 
 REMEDY: Mapping[Block, str] = {
@@ -80,6 +81,7 @@ REMEDY: Mapping[Block, str] = {
     Block.SHARE: "wait, or give its tenant more weight: `runway share put TENANT --weight N`",
     Block.POSITION: "wait, or launch what is urgent with a higher priority",
     Block.BUDGET_USED: "raise it: `runway budget raise`; calls that cost are refused until then",
+    Block.REVOKED: "none for this run: what was taken does not come back; launch a new run where it should be done",
 }
 """What takes each away, where nothing better is known."""
 

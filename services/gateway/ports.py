@@ -143,6 +143,8 @@ class Admitted:
     """The approval that allowed it, which is used up."""
     envelope_sequence: int = 0
     """Of the budget that was judged."""
+    revoked: str = ""
+    """The entry of the grant that took the capability, where it was denied for that."""
 
     @property
     def verdict(self) -> Verdict:

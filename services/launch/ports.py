@@ -84,6 +84,10 @@ class Tx(HeldRows, Protocol):
         """Pauses and resumes."""
         ...
 
+    async def apply_revocations(self, moved: Sequence[Moved], now_ms: int) -> None:
+        """Smaller grants, under the next epoch and in the same mode."""
+        ...
+
     async def apply_progress(self, progress: Sequence[Progress], now_ms: int, back: Collection[UUID] = ()) -> None:
         """Records receipts; settles and ends runs whose progress is terminal. `back`: children whose rest is their parent's
         again."""

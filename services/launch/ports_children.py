@@ -29,6 +29,10 @@ class ChildReads(Protocol):
         """How far all below these runs has come."""
         ...
 
+    async def revoked_below(self, run_id: UUID) -> tuple[int, int]:
+        """Of all below a run, how many there are, and in how many every point has confirmed what was taken."""
+        ...
+
     async def ending_parents(self, limit: int) -> tuple[list[UUID], list[UUID]]:
         """Decided parents that wait for nothing more, and those of which children still run."""
         ...

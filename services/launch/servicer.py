@@ -22,6 +22,7 @@ from services.launch.app.launch_runs import LaunchAsk, Launched, check, is_repea
 from services.launch.app.limit_rate import LaunchRate
 from services.launch.app.pause_runs import Pause, PauseAnswer, pause_runs
 from services.launch.app.publish_version import publish_version, refuse_invalid
+from services.launch.app.revoke_capabilities import Revoke, revoke_capabilities
 from services.launch.app.tell_waits import with_budget
 from services.launch.app.wait_runs import WaitHub, wait_run, wait_runs, watch_run
 from services.launch.clients.explanations import Explanations
@@ -51,6 +52,7 @@ class LaunchServicer(launch_service_pb2_grpc.LaunchServiceServicer):
         self, ports: Ports, control: Ports, hub: WaitHub, rate: LaunchRate, waits: Waits, explanations: Explanations
     ) -> None:
         self._ports = ports
+        self._control = control
         self._explanations = explanations
         self._waits = waits
         self._hub = hub
@@ -223,6 +225,31 @@ class LaunchServicer(launch_service_pb2_grpc.LaunchServiceServicer):
         """See the contract."""
         done = await self._pause.submit(_pause(request, 0))
         return pb.ResumeRunResponse(run=translate.run_message(done.run))
+
+    async def RevokeCapabilities(self, request: pb.RevokeCapabilitiesRequest, context: Any) -> pb.RevokeCapabilitiesResponse:
+        """See the contract."""
+        done = await revoke_capabilities(self._control, self._revoke(request))
+        return pb.RevokeCapabilitiesResponse(
+            run=translate.run_message(done.run),
+            phase=pb.REVOCATION_PHASE_ENFORCED if done.enforced else pb.REVOCATION_PHASE_ACCEPTED,
+            receipts=translate.revoked_receipts(done.run),
+            effects_in_flight=[translate.in_flight_message(effect) for effect in done.in_flight],
+            below=pb.RevokedBelow(total=done.below, enforced=done.below_enforced),
+            replayed=done.replayed,
+        )
+
+    def _revoke(self, request: pb.RevokeCapabilitiesRequest) -> Revoke:
+        caller = current_call().require_caller()
+        return Revoke(
+            run_id=uuid_from_text(request.run_id, "run_id"),
+            tenant=caller.tenant,
+            project=caller.project,
+            actor=translate.actor(caller),
+            capabilities=tuple(translate.check_text(text, "capabilities") for text in request.capabilities),
+            reason=translate.check_text(request.reason, "reason"),
+            request_id=translate.check_text(request.request_id, "request_id") or self._ports.ids.random128().hex,
+            expected_version=request.expected_version if request.HasField("expected_version") else None,
+        )
 
     async def WatchRun(self, request: pb.WatchRunRequest, context: Any) -> AsyncIterator[pb.WatchRunResponse]:
         """See the contract."""

@@ -15,6 +15,7 @@ from runway.common.v1 import common_pb2
 from runway.internal.fence.v1 import fence_pb2
 from runway.launch.v1 import admin_service_pb2, launch_service_pb2
 
+from libs.fence.grants import revoked_of
 from libs.kernel.ids import digest, uuid_from_bytes
 from libs.kernel.refusal import invalid_field
 from libs.rpc.identity import Caller
@@ -68,8 +69,8 @@ def failure_message(failure: FailureFacts) -> common_pb2.Failure:
 
 
 def receipts(run: Run) -> list[launch_service_pb2.EnforcementReceipt]:
-    """What each point of a closed or paused run has confirmed."""
-    if not (run.head.outcome or run.head.paused_ms) or run.head.state == RunState.DENIED:
+    """What each point of a closed or paused run has confirmed, or of one from which something is being taken."""
+    if not (run.head.outcome or run.head.paused_ms or run.head.revoking) or run.head.state == RunState.DENIED:
         return []
     found = []
     for bit, name in POINT_NAMES.items():
@@ -84,6 +85,17 @@ def receipts(run: Run) -> list[launch_service_pb2.EnforcementReceipt]:
                 )
             )
     return found
+
+
+def revoked_receipts(run: Run) -> list[launch_service_pb2.EnforcementReceipt]:
+    """What each point has confirmed of what was taken last. Once all have, later epochs carry it."""
+    if run.head.revoking:
+        return receipts(run)
+    return [
+        launch_service_pb2.EnforcementReceipt(point=name, enforced_epoch=run.revoked_epoch)
+        for bit, name in POINT_NAMES.items()
+        if run.head.points & bit and run.revoked_epoch
+    ]
 
 
 def run_message(run: Run, *, payload: bool = True, waiting: Waiting | None = None) -> launch_service_pb2.Run:
@@ -126,6 +138,10 @@ def run_message(run: Run, *, payload: bool = True, waiting: Waiting | None = Non
         children=head.children,
         forked_from=str(run.fork_of) if run.fork_of else "",
         start_by=timestamp(run.start_by_ms) if run.start_by_ms else None,
+        revoked=[
+            launch_service_pb2.RevokedCapability(capability=one.capability, at=timestamp(one.at_ms), by=one.by)
+            for one in revoked_of(head.capabilities)
+        ],
     )
 
 

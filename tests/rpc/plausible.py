@@ -71,6 +71,12 @@ def good_requests(lease: wk.Lease, other_run: str) -> dict[str, list[Message]]:
         ),
         ("PauseRun", la.PauseRunRequest(run_id=other_run, reason="r", expected_version=1)),
         ("ResumeRun", la.ResumeRunRequest(run_id=other_run, reason="r", expected_version=1)),
+        (
+            "RevokeCapabilities",
+            la.RevokeCapabilitiesRequest(
+                run_id=other_run, capabilities=["tool:http.request"], reason="r", request_id="taken", expected_version=1
+            ),
+        ),
         ("CancelRun", la.CancelRunRequest(run_id=other_run, reason="r", expected_version=1)),
         ("GetRun", la.GetRunRequest(run_id=run)),
         ("WatchRun", la.WatchRunRequest(run_id=run, after_sequence=1)),

@@ -1,13 +1,15 @@
-"""Runs and their children, as a caller sees them: who came of whom, what each may use, a raise of a budget.
+"""Runs and their children, as a caller sees them: who came of whom, what each may use, a raise of a budget, what is taken from
+them.
 
-Authoritative for nothing. Can go wrong: a raise whose answer is lost. It is named by its request_id, so that the repeat is
-the same.
+Authoritative for nothing. Can go wrong: a change whose answer is lost. It is named by its request_id, so that the
+repeat is the same.
 """
 
 import secrets
+from collections.abc import Sequence
 
 from runway.gateway.v1 import meter_service_pb2, meter_service_pb2_grpc
-from runway.launch.v1 import launch_service_pb2, tree_service_pb2, tree_service_pb2_grpc
+from runway.launch.v1 import launch_service_pb2, launch_service_pb2_grpc, tree_service_pb2, tree_service_pb2_grpc
 
 from runway_sdk.connection import Connection
 
@@ -19,6 +21,7 @@ class Trees:
         self._connection = connection
         self._stub = connection.stub("launch", tree_service_pb2_grpc.TreeServiceStub)
         self._meter = connection.stub("gateway", meter_service_pb2_grpc.MeterServiceStub)
+        self._launch = connection.stub_of_control("launch", launch_service_pb2_grpc.LaunchServiceStub)
         self._control = connection.stub_of_control("launch", tree_service_pb2_grpc.TreeServiceStub)
 
     async def children(
@@ -58,6 +61,28 @@ class Trees:
         )
         answer: tree_service_pb2.RaiseBudgetResponse = await self._connection.call(self._control.RaiseBudget, request)
         return answer.run
+
+    async def revoke(
+        self,
+        run_id: str,
+        capabilities: Sequence[str],
+        reason: str,
+        *,
+        request_id: str = "",
+        expected_version: int | None = None,
+    ) -> launch_service_pb2.RevokeCapabilitiesResponse:
+        """Takes capabilities (`tool:git.push`, `model:*`) from a run and all below it that does not outlive it."""
+        request = launch_service_pb2.RevokeCapabilitiesRequest(
+            run_id=run_id,
+            capabilities=capabilities,
+            reason=reason,
+            request_id=request_id or secrets.token_hex(16),
+            expected_version=expected_version,
+        )
+        answer: launch_service_pb2.RevokeCapabilitiesResponse = await self._connection.call(
+            self._launch.RevokeCapabilities, request
+        )
+        return answer
 
     async def meter(self, run_id: str = "") -> list[meter_service_pb2.MeterEvent]:
         """What calls used, event by event, oldest first."""

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from typing import Any, TypeVar
 
 from libs.fence.cold import ColdReader, admit_with_cold_reads
+from libs.fence.grants import revocation_of
 from libs.fence.refusals import refusal_for
 from libs.fence.values import Admission, Asked, Judgement, Verdict
 from libs.kernel.ids import digest
@@ -106,7 +107,7 @@ class Invoker:
             case Verdict.BUDGET:
                 raise _exhausted(intent, admitted)
             case Verdict.DENIED:
-                raise _denied(intent)
+                raise _denied(intent, admitted)
             case _:
                 raise refusal_for(admitted.judgement, intent.asked)
 
@@ -284,10 +285,23 @@ def _exhausted(intent: Intent, admitted: Admitted) -> Refusal:
     )
 
 
-def _denied(intent: Intent) -> Refusal:
+def _denied(intent: Intent, admitted: Admitted) -> Refusal:
+    taken = revocation_of([admitted.revoked], intent.capability)
+    if taken is None:
+        return Refusal(
+            Reason.CAPABILITY_DENIED,
+            f"the run was not granted {intent.capability}",
+            remedy="name the tool or model in the step's contract and publish a new version",
+            detail={"capability": intent.capability},
+        )
     return Refusal(
         Reason.CAPABILITY_DENIED,
-        f"the run was not granted {intent.capability}",
-        remedy="name the tool or model in the step's contract and publish a new version",
-        detail={"capability": intent.capability},
+        f"{taken.capability} was taken from the run by {taken.by}",
+        remedy="go on without it: what was taken does not come back; its log says why (`runway run events`)",
+        detail={
+            "capability": intent.capability,
+            "revoked": taken.capability,
+            "revoked_at_ms": str(taken.at_ms),
+            "revoked_by": taken.by,
+        },
     )

@@ -75,6 +75,7 @@ class GatewayTx:
                 envelope_sequence=row["envelope_sequence"] or 0,
                 effect=known.get(name) if verdict in _TOLD else None,
                 approval_id=row["approval_id"],
+                revoked=row["revoked"] or "",
             )
             for name, verdict, row in zip(names, verdicts, rows_, strict=True)
         ]

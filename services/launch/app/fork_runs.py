@@ -63,6 +63,7 @@ async def launch_of(ports: Ports, source: Run, ask: ForkAsk, labels: str) -> Lau
         labels=labels,
         traceparent=ask.traceparent,
         fork=Fork(head.run_id, tuple(dict.fromkeys(ask.from_steps)), ask.reason),
+        granted=head.capabilities,
     )
 
 

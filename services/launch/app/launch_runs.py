@@ -39,6 +39,8 @@ class LaunchAsk:
     traceparent: str = ""
     fork: Fork | None = None
     start_within_ms: int = 0
+    granted: tuple[str, ...] = ()
+    """The grant of the run that it continues, which may have been narrowed; empty: what the version grants."""
 
 
 @value(frozen=True, slots=True)
@@ -66,7 +68,7 @@ def _launch(ports: Ports, ask: LaunchAsk, run_id: UUID, now_ms: int) -> Launch:
         workflow_number=ask.version.number,
         build=ask.version.spec.build,
         points=ask.version.spec.points,
-        capabilities=ask.version.spec.capabilities + ask.version.spec.rules(ask.version.digest.hex()),
+        capabilities=ask.granted or ask.version.spec.capabilities + ask.version.spec.rules(ask.version.digest.hex()),
         run_class=ask.run_class,
         priority=ask.priority,
         deadline_ms=now_ms + deadline_in,

@@ -65,6 +65,8 @@ def _entries(item: Progress, now: int) -> list[RunEventFacts]:
     run_id = item.head.run_id
     if item.head.state == RunState.CANCELLING and item.state != RunState.CANCELLING:
         entries.append(RunEventFacts(run_id, 0, now, "run.enforced", int(RunState.CLOSING), "", "launch", "{}"))
+    if item.head.revoking and item.enforced == item.head.points:
+        entries.append(RunEventFacts(run_id, 0, now, "run.revocation_enforced", 0, "", "launch", "{}"))
     if item.terminal or item.state == RunState.PAUSED:
         kind = f"run.{item.state.name.lower()}"
         entries.append(RunEventFacts(run_id, 0, now, kind, int(item.state), "", "launch", "{}"))

@@ -3,6 +3,7 @@
 Every event carries the trace of the work that caused it.
 """
 
+from dataclasses import replace
 from uuid import UUID
 
 from runway.events.v1 import events_pb2
@@ -189,7 +190,7 @@ class EventNotices:
 
     def adopted(self, adopted: Adopted, now_ms: int) -> list[Notice]:
         """The gate anew at every point; RunClosing for readiness where there is an outcome."""
-        head = adopted.head
+        head = replace(adopted.head, capabilities=adopted.grant)
         gate = _gate(head, adopted.epoch, mode_of(adopted.state), adopted.outcome)
         return self._everywhere(head.run_id, gate, head.points, now_ms, closing=bool(adopted.outcome))
 

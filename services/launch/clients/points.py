@@ -5,11 +5,13 @@ Implements `ports.Points`. Can go wrong: a point that does not answer in time. I
 
 import asyncio
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Protocol
 from uuid import UUID
 
 from runway.internal.fence.v1 import fence_pb2
 
+from libs.fence.grants import revoked_of
 from libs.kernel.epochs import Mode
 from libs.kernel.refusal import Refusal
 from services.launch.clients.notices import gate_message, moved_gate
@@ -74,8 +76,9 @@ class PointClients:
         greatest = {run_id: Held(run_id, 0, Mode.OPEN, "") for run_id in run_ids}
         for found in (item for answer in answers for item in answer):
             known = greatest[found.run_id]
-            if (found.epoch, found.mode) > (known.epoch, known.mode):
-                greatest[found.run_id] = found
+            revoked = tuple({one.capability: one for one in (*known.revoked, *found.revoked)}.values())
+            greater = max(known, found, key=lambda held: (held.epoch, held.mode))
+            greatest[found.run_id] = replace(greater, revoked=revoked)
         return greatest
 
     async def open_runs(self, after: UUID, limit: int) -> tuple[list[Held], UUID | None]:
@@ -117,7 +120,10 @@ class PointClients:
 
     async def _held(self, request: fence_pb2.GetFencesRequest) -> list[Held]:
         answer = await self._peers.get_fences(request.service, request, deadline_ms=HELD_DEADLINE_MS)
-        return [Held(UUID(bytes=gate.run_id), gate.epoch, Mode(gate.mode), gate.outcome) for gate in answer.gates]
+        return [
+            Held(UUID(bytes=gate.run_id), gate.epoch, Mode(gate.mode), gate.outcome, tuple(revoked_of(gate.capabilities)))
+            for gate in answer.gates
+        ]
 
     async def _ask(self, bit: int, items: Sequence[Raised], deadline_ms: int) -> tuple[list[Receipt], list[InFlight]]:
         name = POINT_NAMES[bit]

@@ -8,6 +8,7 @@ what only the lost commit knew (its output, its failure) is told again by readin
 from dataclasses import replace
 from uuid import UUID
 
+from libs.fence.grants import Revoked, narrowed
 from libs.kernel.epochs import Mode, incarnation_of, next_epoch
 from libs.kernel.values import value
 from services.launch.domain.closing import Closing, Progress
@@ -25,6 +26,8 @@ class Held:
     epoch: int
     mode: Mode
     outcome: str
+    revoked: tuple[Revoked, ...] = ()
+    """What any point knows to be taken from it."""
 
 
 @value(frozen=True, slots=True)
@@ -37,6 +40,17 @@ class Adopted:
     epoch: int
     found: bool
     failure: FailureFacts | None
+    revoked: tuple[Revoked, ...] = ()
+
+    @property
+    def grant(self) -> tuple[str, ...]:
+        """What it may do: a revocation of which the commit was lost is not lost."""
+        return narrowed(self.head.capabilities, self.revoked)
+
+    @property
+    def narrowed(self) -> bool:
+        """Whether points knew of something taken that launch did not."""
+        return self.grant != self.head.capabilities
 
     @property
     def awaits(self) -> bool:
@@ -51,11 +65,11 @@ def adopt(head: RunHead, held: Held, incarnation: int) -> Adopted | None:
     epoch = next_epoch(max(head.epoch, held.epoch), incarnation)
     if head.state in DECIDED or held.mode is not Mode.CLOSED:
         state = RunState.CANCELLING if head.outcome == "cancelled" else head.state
-        return Adopted(head, state, head.outcome, epoch, found=False, failure=None)
+        return Adopted(head, state, head.outcome, epoch, found=False, failure=None, revoked=held.revoked)
     outcome = held.outcome or "cancelled"
     state = RunState.CANCELLING if outcome == "cancelled" else RunState.CLOSING
     failure = FailureFacts("deadline", "the run's deadline passed", "DEADLINE_EXCEEDED") if outcome == "expired" else None
-    return Adopted(head, state, outcome, epoch, found=True, failure=failure)
+    return Adopted(head, state, outcome, epoch, found=True, failure=failure, revoked=held.revoked)
 
 
 def tell_again(head: RunHead, ask: Closing) -> Closing | None:

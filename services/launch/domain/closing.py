@@ -110,8 +110,10 @@ class Progress:
 
 def apply_receipts(head: RunHead, receipts: Sequence[Receipt]) -> Progress | None:
     """Merges receipts for the run's present epoch (none: its last child has ended); None when they change nothing. Late ones of
-    older epochs count nothing."""
-    if head.state not in (RunState.CANCELLING, RunState.CLOSING, RunState.PAUSING):
+    older epochs count nothing. An open run counts them while something that was taken from it may not be confirmed: under whichever
+    epoch that is then, since each later one carries the smaller grant too."""
+    confirms = head.state in (RunState.CANCELLING, RunState.CLOSING, RunState.PAUSING)
+    if not confirms and (not head.revoking or head.state in TERMINAL):
         return None
     enforced, quiesced = head.enforced, head.quiesced
     for receipt in receipts:
@@ -122,7 +124,7 @@ def apply_receipts(head: RunHead, receipts: Sequence[Receipt]) -> Progress | Non
     state: RunState = head.state
     if head.state == RunState.PAUSING:
         state = RunState.PAUSED if enforced == quiesced == head.points else head.state
-    elif enforced == head.points:
+    elif confirms and enforced == head.points:
         state = RunState.CLOSING
         if quiesced == head.points and not head.awaits and not head.open_children:
             state = TERMINAL_OF[head.outcome]

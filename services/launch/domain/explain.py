@@ -7,6 +7,7 @@ later, and makes successors' tickets known later than the scheduler that made th
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
+from libs.fence.grants import revoked_of
 from libs.kernel.blockers import Block, Blocker, Estimate, Position, blocker
 from libs.kernel.values import value
 from services.launch.domain.approvals import Approval
@@ -79,6 +80,9 @@ def of_run(run: Run) -> list[Blocker]:
     if head.state in OPEN and 0 < head.budget_micros <= head.used_micros:
         text = f"{head.used_micros} of {head.budget_micros} micros are used: steps begin, and calls that cost are refused"
         found.append(blocker(Block.BUDGET_USED, text, used_micros=head.used_micros, budget_micros=head.budget_micros))
+    for one in revoked_of(head.capabilities):
+        text = f"{one.capability} was taken from it by {one.by}: steps begin, and calls of it are refused"
+        found.append(blocker(Block.REVOKED, text, since_ms=one.at_ms, capability=one.capability, by=one.by))
     return found
 
 

@@ -28,7 +28,7 @@ class Moved:
 
 def decide_pause(head: RunHead, longest_ms: int, now_ms: int) -> Moved | None:
     """The run pausing; None where it is paused. Refused where its outcome is decided."""
-    _refuse_decided(head)
+    refuse_decided(head)
     if head.state in PAUSED:
         return None
     until_ms = now_ms + longest_ms
@@ -37,7 +37,7 @@ def decide_pause(head: RunHead, longest_ms: int, now_ms: int) -> Moved | None:
 
 def decide_resume(head: RunHead, incarnation: int, now_ms: int) -> Moved | None:
     """The run going on; None where it is not paused. Refused where its outcome is decided, or it has nothing left to spend."""
-    _refuse_decided(head)
+    refuse_decided(head)
     if head.state not in PAUSED:
         return None
     if 0 < head.budget_micros <= head.used_micros:
@@ -52,7 +52,8 @@ def decide_resume(head: RunHead, incarnation: int, now_ms: int) -> Moved | None:
     return Moved(head, RunState.RUNNING, epoch, Mode.OPEN, head.deadline_ms + stood_ms, 0, 0)
 
 
-def _refuse_decided(head: RunHead) -> None:
+def refuse_decided(head: RunHead) -> None:
+    """RUN_CLOSED once the outcome is known."""
     if head.state in DECIDED:
         raise Refusal(
             Reason.RUN_CLOSED,

@@ -116,6 +116,8 @@ class RunHead:
     """The deepest level that children below it may have; 0: as the installation has it."""
     launched_by: str = ""
     """Name of the key that launched the run on top."""
+    revoking: bool = False
+    """Some point may not have confirmed yet what was taken from its grant."""
 
 
 @value(frozen=True, slots=True)
@@ -146,6 +148,8 @@ class Run:
     """The run that it continues."""
     start_by_ms: int = 0
     """When it expires if nothing of it has begun; 0: then nothing does."""
+    revoked_epoch: int = 0
+    """The epoch under which something was last taken from its grant; 0: nothing was."""
 
 
 @value(frozen=True, slots=True)

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Sequence
 from uuid import UUID
 
 from libs.fence.certificates import inherited
+from libs.fence.grants import narrowed, revoked_of
 from libs.kernel.values import value
 from services.launch.domain.admission import Account
 from services.launch.domain.facts import Version
@@ -203,6 +204,7 @@ def child_of(
         granted = intersect(granted, asked.capabilities)
     rules = {*version.spec.rules(version.digest.hex()), *inherited(parent.capabilities, ask.step_key)}
     granted = (*granted, *sorted(rules))  # rules of approval take away: nobody leaves them out
+    granted = narrowed(granted, revoked_of(parent.capabilities))  # so does what was taken from the parent
     priority = parent.priority if asked.priority is None else min(parent.priority, asked.priority)
     deadline_in = asked.deadline_in_ms or version.spec.default_deadline_ms or default_ms
     deadline_ms = min(parent.deadline_ms, now_ms + deadline_in)

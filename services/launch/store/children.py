@@ -253,6 +253,11 @@ class ChildReads:
         found = await self._fetch(_Q.tree_counts, list(run_ids))
         return {r["top"]: TreeCounts(r["total"], r["accepted"], r["enforced"], r["quiesced"]) for r in found}
 
+    async def revoked_below(self, run_id: UUID) -> tuple[int, int]:
+        """Of all below a run, how many there are, and in how many every point has confirmed what was taken."""
+        found = (await self._fetch(_Q.revoked_below, run_id))[0]
+        return found["total"], found["enforced"]
+
     async def ending_parents(self, limit: int) -> tuple[list[UUID], list[UUID]]:
         """Decided parents that wait for nothing more, and those of which children still run."""
         found = await self._fetch(_Q.ending_parents, limit)

@@ -60,6 +60,7 @@ def head(row: Row) -> RunHead:
         pause_until_ms=row["pause_until_ms"],
         deepest=row["deepest"],
         launched_by=row["launched_by"],
+        revoking=row["revoking"],
     )
 
 
@@ -89,6 +90,7 @@ def run(row: Row) -> Run:
         sequence=row["sequence"],
         fork_of=row["fork_of"],
         start_by_ms=row["start_by_ms"],
+        revoked_epoch=row["revoked_epoch"],
     )
 
 

@@ -150,6 +150,19 @@ class LaunchTx(ChildStatements):
             now_ms,
         )
 
+    async def apply_revocations(self, moved: Sequence[Moved], now_ms: int) -> None:
+        """Smaller grants."""
+        if not moved:
+            return
+        await self._tx.fetch(
+            _Q.apply_revocations,
+            [item.head.run_id for item in moved],
+            [item.head.version for item in moved],
+            [item.epoch for item in moved],
+            ["\n".join(item.head.capabilities) for item in moved],
+            now_ms,
+        )
+
     async def apply_progress(self, progress: Sequence[Progress], now_ms: int, back: Collection[UUID] = ()) -> None:
         """Receipts, and the end of runs that have all of them."""
         if not progress:
@@ -182,6 +195,8 @@ class LaunchTx(ChildStatements):
             [item.awaits for item in adopted],
             *_failures([item.failure for item in adopted]),
             now_ms,
+            ["\n".join(item.grant) for item in adopted],
+            [item.narrowed for item in adopted],
         )
         self._tx.later(APPROVALS.end_of_runs, [item.head.run_id for item in adopted if item.outcome], now_ms)
 

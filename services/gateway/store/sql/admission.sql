@@ -19,12 +19,16 @@ ON CONFLICT (run_id, step_key, attempt_id, tool) DO UPDATE SET used = greatest(o
 -- returns a verdict per item with what its slot held before. Of equal slots in one batch the first asks, the others are
 -- `taken` and attach to it. A first grant makes its own step fence.
 --
+-- What the run was not granted is denied, and what was taken from its grant (`revoked:AT_MS:BY:CAPABILITY`, libs.fence.grants): that is,
+-- dispatched no more. What a slot holds already is a fact, and is told.
+--
 -- What a rule of the run's grant names (`approval:STEP:NEED:ABOVE:POLICY:TOOL`, libs.fence.certificates) needs a certificate for
 -- exactly this: slot, tool, policy, the slot's version as it was proposed, the digest of the proposal that will be sent, and no more
 -- than was approved to be held; issued, not used, not expired, signed by enough. It is used here, with the dispatch. Without one the
 -- slot becomes or stays `proposed`: nothing is held and nothing is sent.
 WITH item AS MATERIALIZED (
-    SELECT * FROM unnest($1::uuid[], $2::text[], $3::text[], $4::bigint[], $5::bigint[], $6::bigint[], $7::uuid[], $8::text[],
+    SELECT *, split_part(capability, ':', 1) || ':*' AS every
+      FROM unnest($1::uuid[], $2::text[], $3::text[], $4::bigint[], $5::bigint[], $6::bigint[], $7::uuid[], $8::text[],
                          $9::text[], $10::text[], $11::text[], $12::text[], $13::text[], $14::bytea[], $15::bytea[],
                          $16::bigint[], $17::uuid[])
         WITH ORDINALITY AS i(run_id, step_key, slot, epoch, authority_epoch, lease_epoch, attempt_id, tenant, project, tool,
@@ -50,7 +54,12 @@ seen AS MATERIALIZED (
              WHEN (f.authority_epoch, f.lease_epoch, f.attempt_id) < (i.authority_epoch, i.lease_epoch, i.attempt_id) THEN 'cold'
              WHEN (f.authority_epoch, f.lease_epoch, f.attempt_id) > (i.authority_epoch, i.lease_epoch, i.attempt_id) THEN 'fenced'
              WHEN g.epoch > i.epoch THEN 'stale'
-             WHEN NOT (g.capabilities && ARRAY[i.capability, split_part(i.capability, ':', 1) || ':*']) THEN 'denied'
+             WHEN (NOT (g.capabilities && ARRAY[i.capability, i.every]) OR EXISTS (
+                       SELECT FROM unnest(g.capabilities) AS entry
+                        WHERE entry LIKE 'revoked:%' AND substring(entry FROM '^(?:[^:]*:){3}(.*)$') IN (i.capability, i.every)))
+                  AND (e.state IS NULL OR e.state IN ('failed', 'not_sent', 'absent', 'proposed') OR e.tool <> i.tool
+                       OR e.state = 'succeeded' AND e.replay_class = 'pure' AND i.replay_class = 'pure'
+                          AND e.proposal_digest <> i.digest) THEN 'denied'
              WHEN e.state IS NULL OR e.state IN ('failed', 'not_sent', 'absent', 'proposed') THEN 'pass'
              WHEN e.state = 'succeeded' AND e.replay_class = 'pure' AND i.replay_class = 'pure' AND e.tool = i.tool
                   AND e.proposal_digest <> i.digest THEN 'pass'
@@ -143,7 +152,10 @@ SELECT CASE WHEN j.ruling <> 'pass' THEN j.ruling
             WHEN d.nonce = j.nonce THEN 'ok'
             WHEN d.nonce IS NULL AND a.ord IS NULL THEN 'budget'
             ELSE 'taken' END AS verdict,
-       j.gate_epoch, j.mode, j.outcome, j.scope, j.free, j.envelope_sequence, d.n, a.approval_id
+       j.gate_epoch, j.mode, j.outcome, j.scope, j.free, j.envelope_sequence, d.n, a.approval_id,
+       CASE WHEN j.ruling = 'denied' THEN (
+           SELECT entry FROM unnest(j.capabilities) AS entry
+            WHERE entry LIKE 'revoked:%' AND substring(entry FROM '^(?:[^:]*:){3}(.*)$') IN (j.capability, j.every) LIMIT 1) END AS revoked
   FROM judged AS j
   LEFT JOIN held_back AS h USING (run_id, step_key, slot)
   LEFT JOIN affordable AS a USING (run_id, step_key, slot)

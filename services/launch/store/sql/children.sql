@@ -9,7 +9,7 @@ SELECT s.run_id, s.step_key, s.slot FROM unnest($1::uuid[], $2::text[], $3::text
 -- Runs and their parents, in order of ids, with what decisions look at.
 SELECT run_id, tenant, project, state, outcome, epoch, version, points, enforced, quiesced, capabilities, budget_micros, used_micros,
        deadline_ms, paused_ms, awaits, parent_id, root_id, depth, independent, children, open_children, delegated_micros, budget_sequence,
-       run_class, priority, digest, promised, pause_until_ms, launched_by, deepest
+       run_class, priority, digest, promised, pause_until_ms, launched_by, deepest, revoking
   FROM run
  WHERE run_id = ANY ($1::uuid[] || ARRAY(SELECT c.parent_id FROM run AS c WHERE c.run_id = ANY ($1::uuid[]) AND c.parent_id IS NOT NULL))
  ORDER BY run_id FOR NO KEY UPDATE;
@@ -60,7 +60,8 @@ counted AS (
      WHERE t.tenant = total.tenant)
 UPDATE run AS p
    SET children = p.children + total.n, open_children = p.open_children + total.open,
-       delegated_micros = p.delegated_micros + total.micros, points = p.points | CASE WHEN total.micros > 0 THEN 1 ELSE 0 END
+       delegated_micros = p.delegated_micros + total.micros, points = p.points | CASE WHEN total.micros > 0 THEN 1 ELSE 0 END,
+       enforced = CASE WHEN p.revoking AND total.micros > 0 AND p.points & 1 = 0 THEN p.enforced | 1 ELSE p.enforced END
   FROM (SELECT parent_id, count(*)::int AS n, count(*) FILTER (WHERE NOT independent)::int AS open, sum(budget_micros)::bigint AS micros
           FROM born GROUP BY parent_id) AS total
  WHERE p.run_id = total.parent_id;
@@ -201,6 +202,14 @@ WITH RECURSIVE tree AS (
 SELECT top, count(*)::int AS total, count(*) FILTER (WHERE state >= 7)::int AS accepted, count(*) FILTER (WHERE state >= 8)::int AS enforced,
        count(*) FILTER (WHERE state >= 9)::int AS quiesced
   FROM tree GROUP BY top;
+
+-- name: revoked_below
+-- How far what was taken has come in what came of a run and does not outlive it.
+WITH RECURSIVE tree AS (
+    SELECT c.run_id, c.revoking FROM run AS c WHERE c.parent_id = $1 AND NOT c.independent
+    UNION ALL
+    SELECT c.run_id, c.revoking FROM tree AS t JOIN run AS c ON c.parent_id = t.run_id AND NOT c.independent)
+SELECT count(*)::int AS total, count(*) FILTER (WHERE NOT revoking)::int AS enforced FROM tree;
 
 -- name: ending_parents
 -- Parents whose outcome is decided: those that wait for nothing more, and those of which children still run.

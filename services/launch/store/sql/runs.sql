@@ -59,7 +59,7 @@ UPDATE run AS r SET start_by_ms = a.start_by_ms FROM unnest($1::uuid[], $2::bigi
 -- The one lock of a run, in order of ids, with what decisions look at.
 SELECT run_id, tenant, project, state, outcome, epoch, version, points, enforced, quiesced, capabilities, budget_micros, used_micros,
        deadline_ms, paused_ms, awaits, parent_id, root_id, depth, independent, children, open_children, delegated_micros, budget_sequence,
-       run_class, priority, digest, promised, pause_until_ms, launched_by, deepest
+       run_class, priority, digest, promised, pause_until_ms, launched_by, deepest, revoking
   FROM run WHERE run_id = ANY ($1::uuid[]) ORDER BY run_id FOR NO KEY UPDATE;
 
 -- name: apply_closings
@@ -82,16 +82,27 @@ UPDATE run AS r
        AS ask(run_id, version, state, epoch, deadline_ms, paused_ms, pause_until_ms)
  WHERE r.run_id = ask.run_id AND r.version = ask.version AND r.outcome = '';
 
+-- name: apply_revocations
+-- A smaller grant under the next epoch, conditional on the version that was judged. Receipts begin anew.
+UPDATE run AS r
+   SET epoch = ask.epoch, version = r.version + 1, changed_ms = $5::bigint, capabilities = string_to_array(ask.capabilities, E'\n'),
+       enforced = 0, quiesced = 0, revoked_epoch = ask.epoch, revoking = r.points <> 0
+  FROM unnest($1::uuid[], $2::bigint[], $3::bigint[], $4::text[]) AS ask(run_id, version, epoch, capabilities)
+ WHERE r.run_id = ask.run_id AND r.version = ask.version AND r.outcome = '';
+
 -- name: adopt
 -- Runs of an earlier incarnation under an epoch of this one, conditional on the version that was judged; receipts begin anew.
 UPDATE run AS r
    SET state = ask.state, outcome = ask.outcome, epoch = ask.epoch, awaits = ask.awaits, version = r.version + 1, changed_ms = $10::bigint,
-       enforced = 0, quiesced = 0,
+       enforced = 0, quiesced = 0, capabilities = string_to_array(ask.capabilities, E'\n'),
+       revoking = r.revoking OR ask.narrowed AND r.points <> 0,
+       revoked_epoch = CASE WHEN ask.narrowed THEN ask.epoch ELSE r.revoked_epoch END,
        failure_class = CASE WHEN ask.failure_class = '' THEN r.failure_class ELSE ask.failure_class END,
        failure_message = CASE WHEN ask.failure_class = '' THEN r.failure_message ELSE ask.failure_message END,
        failure_type = CASE WHEN ask.failure_class = '' THEN r.failure_type ELSE ask.failure_type END
-  FROM unnest($1::uuid[], $2::bigint[], $3::smallint[], $4::text[], $5::bigint[], $6::boolean[], $7::text[], $8::text[], $9::text[])
-       AS ask(run_id, version, state, outcome, epoch, awaits, failure_class, failure_message, failure_type)
+  FROM unnest($1::uuid[], $2::bigint[], $3::smallint[], $4::text[], $5::bigint[], $6::boolean[], $7::text[], $8::text[], $9::text[],
+              $11::text[], $12::boolean[])
+       AS ask(run_id, version, state, outcome, epoch, awaits, failure_class, failure_message, failure_type, capabilities, narrowed)
  WHERE r.run_id = ask.run_id AND r.version = ask.version;
 
 -- name: tell_again
@@ -117,6 +128,7 @@ moved AS (
     UPDATE run AS r
        SET enforced = ask.enforced, quiesced = ask.quiesced, state = ask.state, version = r.version + 1, changed_ms = $6::bigint,
            enforced_ms = CASE WHEN ask.enforced = r.points AND r.enforced <> r.points THEN $6::bigint ELSE r.enforced_ms END,
+           revoking = r.revoking AND ask.enforced <> r.points,
            finished_ms = CASE WHEN ask.state >= 9 THEN $6::bigint ELSE 0 END
       FROM ask
      WHERE r.run_id = ask.run_id AND r.version = ask.version

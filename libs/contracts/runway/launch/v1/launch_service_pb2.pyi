@@ -125,6 +125,30 @@ RUN_STATE_DENIED: RunState.ValueType  # 13
 """Never started: refused by budget, quota or policy; `failure` says why."""
 Global___RunState: typing_extensions.TypeAlias = RunState
 
+class _RevocationPhase:
+    ValueType = typing.NewType("ValueType", builtins.int)
+    V: typing_extensions.TypeAlias = ValueType
+
+class _RevocationPhaseEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._EnumTypeWrapper[_RevocationPhase.ValueType], builtins.type):
+    DESCRIPTOR: google.protobuf.descriptor.EnumDescriptor
+    REVOCATION_PHASE_UNSPECIFIED: _RevocationPhase.ValueType  # 0
+    """Not a value."""
+    REVOCATION_PHASE_ACCEPTED: _RevocationPhase.ValueType  # 1
+    """Durable and irreversible; some point, of the run or of one below it, has not confirmed it yet."""
+    REVOCATION_PHASE_ENFORCED: _RevocationPhase.ValueType  # 2
+    """Every point of every run has confirmed it: nothing of the tree is dispatched by what was taken."""
+
+class RevocationPhase(_RevocationPhase, metaclass=_RevocationPhaseEnumTypeWrapper):
+    """How far a revocation has come."""
+
+REVOCATION_PHASE_UNSPECIFIED: RevocationPhase.ValueType  # 0
+"""Not a value."""
+REVOCATION_PHASE_ACCEPTED: RevocationPhase.ValueType  # 1
+"""Durable and irreversible; some point, of the run or of one below it, has not confirmed it yet."""
+REVOCATION_PHASE_ENFORCED: RevocationPhase.ValueType  # 2
+"""Every point of every run has confirmed it: nothing of the tree is dispatched by what was taken."""
+Global___RevocationPhase: typing_extensions.TypeAlias = RevocationPhase
+
 class _CancelPhase:
     ValueType = typing.NewType("ValueType", builtins.int)
     V: typing_extensions.TypeAlias = ValueType
@@ -354,6 +378,7 @@ class Run(google.protobuf.message.Message):
     CHILDREN_FIELD_NUMBER: builtins.int
     FORKED_FROM_FIELD_NUMBER: builtins.int
     START_BY_FIELD_NUMBER: builtins.int
+    REVOKED_FIELD_NUMBER: builtins.int
     run_id: builtins.str
     """UUIDv7."""
     tenant: builtins.str
@@ -452,6 +477,10 @@ class Run(google.protobuf.message.Message):
     def start_by(self) -> google.protobuf.timestamp_pb2.Timestamp:
         """When it expires if nothing of it has begun; unset: then nothing does."""
 
+    @property
+    def revoked(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___RevokedCapability]:
+        """What was taken from what its version grants."""
+
     def __init__(
         self,
         *,
@@ -488,10 +517,11 @@ class Run(google.protobuf.message.Message):
         children: builtins.int = ...,
         forked_from: builtins.str = ...,
         start_by: google.protobuf.timestamp_pb2.Timestamp | None = ...,
+        revoked: collections.abc.Iterable[Global___RevokedCapability] | None = ...,
     ) -> None: ...
     _HasFieldArgType: typing_extensions.TypeAlias = typing.Literal["budget", b"budget", "created_at", b"created_at", "deadline", b"deadline", "delegated", b"delegated", "failure", b"failure", "finished_at", b"finished_at", "input", b"input", "output", b"output", "paused_at", b"paused_at", "paused_until", b"paused_until", "start_by", b"start_by", "used", b"used", "workflow", b"workflow"]
     def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
-    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["budget", b"budget", "cancel_extent", b"cancel_extent", "children", b"children", "created_at", b"created_at", "deadline", b"deadline", "delegated", b"delegated", "depth", b"depth", "epoch", b"epoch", "failure", b"failure", "finished_at", b"finished_at", "forked_from", b"forked_from", "independent", b"independent", "input", b"input", "labels", b"labels", "last_sequence", b"last_sequence", "outcome", b"outcome", "output", b"output", "parent_id", b"parent_id", "paused_at", b"paused_at", "paused_until", b"paused_until", "priority", b"priority", "project", b"project", "receipts", b"receipts", "root_id", b"root_id", "run_class", b"run_class", "run_id", b"run_id", "start_by", b"start_by", "state", b"state", "tenant", b"tenant", "used", b"used", "version", b"version", "wait_reasons", b"wait_reasons", "workflow", b"workflow"]
+    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["budget", b"budget", "cancel_extent", b"cancel_extent", "children", b"children", "created_at", b"created_at", "deadline", b"deadline", "delegated", b"delegated", "depth", b"depth", "epoch", b"epoch", "failure", b"failure", "finished_at", b"finished_at", "forked_from", b"forked_from", "independent", b"independent", "input", b"input", "labels", b"labels", "last_sequence", b"last_sequence", "outcome", b"outcome", "output", b"output", "parent_id", b"parent_id", "paused_at", b"paused_at", "paused_until", b"paused_until", "priority", b"priority", "project", b"project", "receipts", b"receipts", "revoked", b"revoked", "root_id", b"root_id", "run_class", b"run_class", "run_id", b"run_id", "start_by", b"start_by", "state", b"state", "tenant", b"tenant", "used", b"used", "version", b"version", "wait_reasons", b"wait_reasons", "workflow", b"workflow"]
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
 
 Global___Run: typing_extensions.TypeAlias = Run
@@ -1302,6 +1332,151 @@ class ResumeRunResponse(google.protobuf.message.Message):
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
 
 Global___ResumeRunResponse: typing_extensions.TypeAlias = ResumeRunResponse
+
+@typing.final
+class RevokeCapabilitiesRequest(google.protobuf.message.Message):
+    """What is taken from a run."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    RUN_ID_FIELD_NUMBER: builtins.int
+    CAPABILITIES_FIELD_NUMBER: builtins.int
+    REASON_FIELD_NUMBER: builtins.int
+    REQUEST_ID_FIELD_NUMBER: builtins.int
+    EXPECTED_VERSION_FIELD_NUMBER: builtins.int
+    run_id: builtins.str
+    """The run."""
+    reason: builtins.str
+    """Why, for the log and for whoever is refused; at most 500 characters."""
+    request_id: builtins.str
+    """Names this revocation: a repeat with the same request does nothing more. Empty: the server makes one up."""
+    expected_version: builtins.int
+    """Only if the run still has this version; unset: whatever it has."""
+    @property
+    def capabilities(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
+        """What it may not do any more: `tool:NAME`, `model:NAME`, or all of a kind, `tool:*`."""
+
+    def __init__(
+        self,
+        *,
+        run_id: builtins.str = ...,
+        capabilities: collections.abc.Iterable[builtins.str] | None = ...,
+        reason: builtins.str = ...,
+        request_id: builtins.str = ...,
+        expected_version: builtins.int | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: typing_extensions.TypeAlias = typing.Literal["_expected_version", b"_expected_version", "expected_version", b"expected_version"]
+    def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
+    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["_expected_version", b"_expected_version", "capabilities", b"capabilities", "expected_version", b"expected_version", "reason", b"reason", "request_id", b"request_id", "run_id", b"run_id"]
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__expected_version: typing_extensions.TypeAlias = typing.Literal["expected_version"]
+    _WhichOneofArgType__expected_version: typing_extensions.TypeAlias = typing.Literal["_expected_version", b"_expected_version"]
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__expected_version) -> _WhichOneofReturnType__expected_version | None: ...
+
+Global___RevokeCapabilitiesRequest: typing_extensions.TypeAlias = RevokeCapabilitiesRequest
+
+@typing.final
+class RevokedCapability(google.protobuf.message.Message):
+    """A capability that was taken."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    CAPABILITY_FIELD_NUMBER: builtins.int
+    AT_FIELD_NUMBER: builtins.int
+    BY_FIELD_NUMBER: builtins.int
+    capability: builtins.str
+    """Which."""
+    by: builtins.str
+    """By whom."""
+    @property
+    def at(self) -> google.protobuf.timestamp_pb2.Timestamp:
+        """When."""
+
+    def __init__(
+        self,
+        *,
+        capability: builtins.str = ...,
+        at: google.protobuf.timestamp_pb2.Timestamp | None = ...,
+        by: builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: typing_extensions.TypeAlias = typing.Literal["at", b"at"]
+    def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
+    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["at", b"at", "by", b"by", "capability", b"capability"]
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+
+Global___RevokedCapability: typing_extensions.TypeAlias = RevokedCapability
+
+@typing.final
+class RevokedBelow(google.protobuf.message.Message):
+    """How far a revocation has come below its run, those aside that outlive it."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    TOTAL_FIELD_NUMBER: builtins.int
+    ENFORCED_FIELD_NUMBER: builtins.int
+    total: builtins.int
+    """All runs there are, at any depth."""
+    enforced: builtins.int
+    """Those of which every point has confirmed what was taken, or that had nothing of it."""
+    def __init__(
+        self,
+        *,
+        total: builtins.int = ...,
+        enforced: builtins.int = ...,
+    ) -> None: ...
+    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["enforced", b"enforced", "total", b"total"]
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+
+Global___RevokedBelow: typing_extensions.TypeAlias = RevokedBelow
+
+@typing.final
+class RevokeCapabilitiesResponse(google.protobuf.message.Message):
+    """What a revocation did."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    RUN_FIELD_NUMBER: builtins.int
+    PHASE_FIELD_NUMBER: builtins.int
+    RECEIPTS_FIELD_NUMBER: builtins.int
+    EFFECTS_IN_FLIGHT_FIELD_NUMBER: builtins.int
+    BELOW_FIELD_NUMBER: builtins.int
+    REPLAYED_FIELD_NUMBER: builtins.int
+    phase: Global___RevocationPhase.ValueType
+    """How far it has come."""
+    replayed: builtins.bool
+    """Whether an earlier call with this request_id had done it."""
+    @property
+    def run(self) -> Global___Run:
+        """The run now."""
+
+    @property
+    def receipts(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___EnforcementReceipt]:
+        """What each point has confirmed of the run itself."""
+
+    @property
+    def effects_in_flight(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___EffectInFlight]:
+        """Effects that were dispatched before and may still be under way."""
+
+    @property
+    def below(self) -> Global___RevokedBelow:
+        """Child runs at any depth."""
+
+    def __init__(
+        self,
+        *,
+        run: Global___Run | None = ...,
+        phase: Global___RevocationPhase.ValueType = ...,
+        receipts: collections.abc.Iterable[Global___EnforcementReceipt] | None = ...,
+        effects_in_flight: collections.abc.Iterable[Global___EffectInFlight] | None = ...,
+        below: Global___RevokedBelow | None = ...,
+        replayed: builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: typing_extensions.TypeAlias = typing.Literal["below", b"below", "run", b"run"]
+    def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
+    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["below", b"below", "effects_in_flight", b"effects_in_flight", "phase", b"phase", "receipts", b"receipts", "replayed", b"replayed", "run", b"run"]
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+
+Global___RevokeCapabilitiesResponse: typing_extensions.TypeAlias = RevokeCapabilitiesResponse
 
 @typing.final
 class CancelRunResponse(google.protobuf.message.Message):

@@ -91,6 +91,11 @@ class LaunchServiceStub(object):
                 request_serializer=runway_dot_launch_dot_v1_dot_launch__service__pb2.ResumeRunRequest.SerializeToString,
                 response_deserializer=runway_dot_launch_dot_v1_dot_launch__service__pb2.ResumeRunResponse.FromString,
                 _registered_method=True)
+        self.RevokeCapabilities = channel.unary_unary(
+                '/runway.launch.v1.LaunchService/RevokeCapabilities',
+                request_serializer=runway_dot_launch_dot_v1_dot_launch__service__pb2.RevokeCapabilitiesRequest.SerializeToString,
+                response_deserializer=runway_dot_launch_dot_v1_dot_launch__service__pb2.RevokeCapabilitiesResponse.FromString,
+                _registered_method=True)
         self.WatchRun = channel.unary_stream(
                 '/runway.launch.v1.LaunchService/WatchRun',
                 request_serializer=runway_dot_launch_dot_v1_dot_launch__service__pb2.WatchRunRequest.SerializeToString,
@@ -216,6 +221,18 @@ class LaunchServiceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def RevokeCapabilities(self, request, context):
+        """Takes capabilities away from a run and from all that came of it and does not outlive it: it goes on with the rest, under its next
+        epoch. Irreversible. Once every point has confirmed it, nothing of the tree is dispatched by them any more; what was dispatched
+        before is a fact and is recorded. `tool:git.push` may be taken from a grant of `tool:*`: it is named as an exception. Rules of
+        approval are no capabilities and stay. Whoever may cancel a run may narrow it. What is taken already is taken once: an answer as now.
+        Errors: NOT_FOUND, INVALID_FIELD (no capability, or one that the run was never granted), VERSION_CONFLICT (expected_version lost),
+        RUN_CLOSED (its outcome is decided), REQUEST_ID_REUSED, QUOTA_EXCEEDED (too many exceptions: take the whole kind).
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def WatchRun(self, request, context):
         """The log of a run after a sequence, then what is new as it happens, until the run is terminal. Resumes from any sequence;
         after trimming, a snapshot and a new cursor come first.
@@ -316,6 +333,11 @@ def add_LaunchServiceServicer_to_server(servicer, server):
                     servicer.ResumeRun,
                     request_deserializer=runway_dot_launch_dot_v1_dot_launch__service__pb2.ResumeRunRequest.FromString,
                     response_serializer=runway_dot_launch_dot_v1_dot_launch__service__pb2.ResumeRunResponse.SerializeToString,
+            ),
+            'RevokeCapabilities': grpc.unary_unary_rpc_method_handler(
+                    servicer.RevokeCapabilities,
+                    request_deserializer=runway_dot_launch_dot_v1_dot_launch__service__pb2.RevokeCapabilitiesRequest.FromString,
+                    response_serializer=runway_dot_launch_dot_v1_dot_launch__service__pb2.RevokeCapabilitiesResponse.SerializeToString,
             ),
             'WatchRun': grpc.unary_stream_rpc_method_handler(
                     servicer.WatchRun,
@@ -642,6 +664,33 @@ class LaunchService(object):
             '/runway.launch.v1.LaunchService/ResumeRun',
             runway_dot_launch_dot_v1_dot_launch__service__pb2.ResumeRunRequest.SerializeToString,
             runway_dot_launch_dot_v1_dot_launch__service__pb2.ResumeRunResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def RevokeCapabilities(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/runway.launch.v1.LaunchService/RevokeCapabilities',
+            runway_dot_launch_dot_v1_dot_launch__service__pb2.RevokeCapabilitiesRequest.SerializeToString,
+            runway_dot_launch_dot_v1_dot_launch__service__pb2.RevokeCapabilitiesResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -78,6 +78,14 @@ class LaunchServiceStub:
     """Lets a paused run go on, under a new epoch, with the time of the pause added to its deadline. A run that is not paused gets its
     state. Errors: NOT_FOUND, VERSION_CONFLICT (expected_version lost), RUN_CLOSED (its outcome is decided), BUDGET_EXHAUSTED.
     """
+    RevokeCapabilities: grpc.UnaryUnaryMultiCallable[runway.launch.v1.launch_service_pb2.RevokeCapabilitiesRequest, runway.launch.v1.launch_service_pb2.RevokeCapabilitiesResponse]
+    """Takes capabilities away from a run and from all that came of it and does not outlive it: it goes on with the rest, under its next
+    epoch. Irreversible. Once every point has confirmed it, nothing of the tree is dispatched by them any more; what was dispatched
+    before is a fact and is recorded. `tool:git.push` may be taken from a grant of `tool:*`: it is named as an exception. Rules of
+    approval are no capabilities and stay. Whoever may cancel a run may narrow it. What is taken already is taken once: an answer as now.
+    Errors: NOT_FOUND, INVALID_FIELD (no capability, or one that the run was never granted), VERSION_CONFLICT (expected_version lost),
+    RUN_CLOSED (its outcome is decided), REQUEST_ID_REUSED, QUOTA_EXCEEDED (too many exceptions: take the whole kind).
+    """
     WatchRun: grpc.UnaryStreamMultiCallable[runway.launch.v1.launch_service_pb2.WatchRunRequest, runway.launch.v1.launch_service_pb2.WatchRunResponse]
     """The log of a run after a sequence, then what is new as it happens, until the run is terminal. Resumes from any sequence;
     after trimming, a snapshot and a new cursor come first.
@@ -157,6 +165,14 @@ class LaunchServiceAsyncStub(LaunchServiceStub):
     ResumeRun: grpc.aio.UnaryUnaryMultiCallable[runway.launch.v1.launch_service_pb2.ResumeRunRequest, runway.launch.v1.launch_service_pb2.ResumeRunResponse]  # type: ignore[assignment]
     """Lets a paused run go on, under a new epoch, with the time of the pause added to its deadline. A run that is not paused gets its
     state. Errors: NOT_FOUND, VERSION_CONFLICT (expected_version lost), RUN_CLOSED (its outcome is decided), BUDGET_EXHAUSTED.
+    """
+    RevokeCapabilities: grpc.aio.UnaryUnaryMultiCallable[runway.launch.v1.launch_service_pb2.RevokeCapabilitiesRequest, runway.launch.v1.launch_service_pb2.RevokeCapabilitiesResponse]  # type: ignore[assignment]
+    """Takes capabilities away from a run and from all that came of it and does not outlive it: it goes on with the rest, under its next
+    epoch. Irreversible. Once every point has confirmed it, nothing of the tree is dispatched by them any more; what was dispatched
+    before is a fact and is recorded. `tool:git.push` may be taken from a grant of `tool:*`: it is named as an exception. Rules of
+    approval are no capabilities and stay. Whoever may cancel a run may narrow it. What is taken already is taken once: an answer as now.
+    Errors: NOT_FOUND, INVALID_FIELD (no capability, or one that the run was never granted), VERSION_CONFLICT (expected_version lost),
+    RUN_CLOSED (its outcome is decided), REQUEST_ID_REUSED, QUOTA_EXCEEDED (too many exceptions: take the whole kind).
     """
     WatchRun: grpc.aio.UnaryStreamMultiCallable[runway.launch.v1.launch_service_pb2.WatchRunRequest, runway.launch.v1.launch_service_pb2.WatchRunResponse]  # type: ignore[assignment]
     """The log of a run after a sequence, then what is new as it happens, until the run is terminal. Resumes from any sequence;
@@ -300,6 +316,20 @@ class LaunchServiceServicer(metaclass=abc.ABCMeta):
     ) -> typing.Union[runway.launch.v1.launch_service_pb2.ResumeRunResponse, collections.abc.Awaitable[runway.launch.v1.launch_service_pb2.ResumeRunResponse]]:
         """Lets a paused run go on, under a new epoch, with the time of the pause added to its deadline. A run that is not paused gets its
         state. Errors: NOT_FOUND, VERSION_CONFLICT (expected_version lost), RUN_CLOSED (its outcome is decided), BUDGET_EXHAUSTED.
+        """
+
+    @abc.abstractmethod
+    def RevokeCapabilities(
+        self,
+        request: runway.launch.v1.launch_service_pb2.RevokeCapabilitiesRequest,
+        context: _ServicerContext,
+    ) -> typing.Union[runway.launch.v1.launch_service_pb2.RevokeCapabilitiesResponse, collections.abc.Awaitable[runway.launch.v1.launch_service_pb2.RevokeCapabilitiesResponse]]:
+        """Takes capabilities away from a run and from all that came of it and does not outlive it: it goes on with the rest, under its next
+        epoch. Irreversible. Once every point has confirmed it, nothing of the tree is dispatched by them any more; what was dispatched
+        before is a fact and is recorded. `tool:git.push` may be taken from a grant of `tool:*`: it is named as an exception. Rules of
+        approval are no capabilities and stay. Whoever may cancel a run may narrow it. What is taken already is taken once: an answer as now.
+        Errors: NOT_FOUND, INVALID_FIELD (no capability, or one that the run was never granted), VERSION_CONFLICT (expected_version lost),
+        RUN_CLOSED (its outcome is decided), REQUEST_ID_REUSED, QUOTA_EXCEEDED (too many exceptions: take the whole kind).
         """
 
     @abc.abstractmethod

@@ -1,0 +1,10 @@
+"""What was taken from a run's grant, until every point has confirmed it."""
+
+from libs.migrate import run_file
+
+revision = "0012"
+down_revision = "0011"
+
+
+def upgrade() -> None:
+    run_file(__file__)
