@@ -38,6 +38,11 @@ REQUIREMENTS: dict[str, Requirement] = {
         "002",
     ),
     "run.events": Requirement("A gapless log per run; watching resumes from any sequence; no secret in it.", "002 004"),
+    "run.abort": Requirement(
+        "A cancel reaches calls under way where the provider supports it: model calls are cut, processes signalled; what may have "
+        "happened is never called undone.",
+        "000 002",
+    ),
     "run.cancel": Requirement(
         "ACCEPTED, ENFORCED, QUIESCED with receipts and effects in flight; cannot be resurrected.", "000 002"
     ),

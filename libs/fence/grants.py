@@ -61,11 +61,10 @@ def allows(grant: Sequence[str], capability: str) -> bool:
 
 
 def narrowed(grant: Sequence[str], taken: Sequence[Revoked]) -> tuple[str, ...]:
-    """The grant without what is taken, which it names. What it never held, or what was taken from it before, changes nothing."""
+    """The grant without what is taken, which it names. What it never held, or what was taken before, changes nothing."""
     rest = tuple(grant)
     for one in taken:
-        known = any(one.capability in (was.capability, every(was.capability)) for was in revoked_of(rest))
-        if known or not _touches(rest, one.capability):
+        if revocation_of(rest, one.capability) is not None or not _touches(rest, one.capability):
             continue
         rest = (*(entry for entry in rest if not _covers(one.capability, entry)), one.text())
     return rest

@@ -1,5 +1,5 @@
-"""Take capabilities from a run and from all below it that does not outlive it: every row and every raise in one commit, then all
-points asked at once.
+"""Take capabilities from a run and from all below it that does not outlive it: every row and every raise in one commit, then
+all points asked at once.
 
 Locked from the root down, as a cancel is: a spawn meanwhile is either seen here, or finds its parent narrowed. Can go wrong: a
 point that does not answer. It is raised by the outbox until it has, and until then the answer says ACCEPTED and not ENFORCED.

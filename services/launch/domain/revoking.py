@@ -1,7 +1,7 @@
 """Authoritative for what may be taken from a run, and what its row becomes: `(next epoch, same mode, smaller grant)`. Pure.
 
-The epoch must rise: a point compares it before it looks at the grant, and who holds a token of the old one is refused and asks for
-a new one. Can go wrong: a name that was mistyped, taken from nobody. It is refused, and what the run holds is said.
+The epoch must rise: a point compares it before it looks at the grant, and who holds a token of the old one is refused and asks
+for a new one. Can go wrong: a name that was mistyped, taken from nobody. It is refused, and what the run holds is said.
 """
 
 from collections.abc import Sequence

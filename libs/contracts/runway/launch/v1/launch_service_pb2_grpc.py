@@ -224,8 +224,8 @@ class LaunchServiceServicer(object):
     def RevokeCapabilities(self, request, context):
         """Takes capabilities away from a run and from all that came of it and does not outlive it: it goes on with the rest, under its next
         epoch. Irreversible. Once every point has confirmed it, nothing of the tree is dispatched by them any more; what was dispatched
-        before is a fact and is recorded. `tool:git.push` may be taken from a grant of `tool:*`: it is named as an exception. Rules of
-        approval are no capabilities and stay. Whoever may cancel a run may narrow it. What is taken already is taken once: an answer as now.
+        before is a fact and is recorded. What is taken is named in the grant, as an exception. Rules of approval are no
+        capabilities and stay. Whoever may cancel a run may narrow it. What is taken already is taken once: an answer as now.
         Errors: NOT_FOUND, INVALID_FIELD (no capability, or one that the run was never granted), VERSION_CONFLICT (expected_version lost),
         RUN_CLOSED (its outcome is decided), REQUEST_ID_REUSED, QUOTA_EXCEEDED (too many exceptions: take the whole kind).
         """
