@@ -1,8 +1,8 @@
 """Fence and cancel: one run with a live attempt, its gate at gateway, checkpoint and scheduler, and a scope above it.
 
 As the code has it: `libs/fence/sql/fence.sql` (lock_gates, judge, merge_gates, lock_scopes_to_raise), `libs/fence/cold.py`,
-`services/launch/domain/closing.py` (one outcome, receipts by epoch, terminal once quiesced). Pause, resume, revocation and
-scope raises are as the fencing page has them: the points obey them, launch has no verb for them yet. An intent asks, takes the
+`services/launch/domain/closing.py` (one outcome, receipts by epoch, terminal once quiesced), `pausing.py`, `revoking.py` (the next
+epoch, the same mode, less; every intent here is by what is taken). An intent asks, takes the
 gate's lock, is judged and committed; a raise, once sent, may arrive again at any later moment.
 """
 
@@ -23,6 +23,8 @@ class Gate(NamedTuple):
 
     value: Value = (0, OPEN)
     known: bool = False
+    less: bool = False
+    """Its grant lacks what was taken; follows the value."""
 
 
 class Run(NamedTuple):
@@ -33,6 +35,7 @@ class Run(NamedTuple):
     outcome: str = ""
     enforced: frozenset[int] = frozenset()
     quiesced: frozenset[int] = frozenset()
+    less: bool = False
 
     @property
     def value(self) -> Value:
@@ -59,10 +62,12 @@ class Fences(NamedTuple):
     lease: str
     unresolved: bool
     asking: Asking | None
-    cold: Value | None
+    cold: tuple[Value, bool] | None
     net: frozenset[tuple[Any, ...]]
     floor: Value
     users: int
+    taken: bool = False
+    """That something was taken was confirmed to somebody."""
 
 
 class FenceModel(Model[Fences]):
@@ -84,6 +89,9 @@ class FenceModel(Model[Fences]):
         "outcome-not-compared": "an outcome is decided once",
         "terminal-before-quiesced": "terminal needs every point quiesced",
         "resume-in-the-same-epoch": "a resume opens under a new epoch",
+        "revoked-in-the-same-epoch": "a revocation raises the epoch",
+        "grant-left-behind": "the grant goes with the greater value",
+        "resume-widens": "a resume gives nothing back",
     }
 
     costly = frozenset({"skips-unknown-run"})
@@ -113,17 +121,23 @@ class FenceModel(Model[Fences]):
     def _issue(self, state: Fences, run: Run) -> Fences:
         """Launch commits a value and its raise; receipts begin anew."""
         run = run._replace(enforced=frozenset(), quiesced=frozenset())
-        return state._replace(run=run, net=add(state.net, ("raise", *run.value)))
+        return state._replace(run=run, net=add(state.net, ("raise", *run.value, run.less)))
 
     def _people(self, state: Fences) -> Iterator[Move]:
         run = state.run
         if run.phase == RUNNING and state.users < self.users and (self.wide or not state.scope):
             asked = state._replace(users=state.users + 1)
             yield Move("launch pauses", self._issue(asked, run._replace(phase=PAUSED)), False)
-            yield Move("launch revokes a capability", self._issue(asked, run._replace(epoch=run.epoch + 1)), False)
+        paused = run.phase == PAUSED and (self.wide or self.without("resume-widens"))  # else too many states for every test run
+        free = paused or (run.phase == RUNNING and state.users < self.users)
+        if free and not run.less and (self.wide or not state.scope):
+            asked = state._replace(users=max(state.users, 1))
+            epoch = run.epoch + (not self.without("revoked-in-the-same-epoch"))
+            yield Move("launch takes a capability", self._issue(asked, run._replace(epoch=epoch, less=True)), False)
         if run.phase == PAUSED:
             epoch = run.epoch + (not self.without("resume-in-the-same-epoch"))
-            after = self._issue(state, run._replace(phase=RUNNING, epoch=epoch))
+            less = run.less and not self.without("resume-widens")
+            after = self._issue(state, run._replace(phase=RUNNING, epoch=epoch, less=less))
             yield Move("launch resumes", after._replace(floor=(state.floor[0], OPEN)), False)
         if run.phase in (RUNNING, PAUSED) or self._again(run, "cancelled"):
             yield Move("launch accepts a cancel", self._close(state, "cancelled"), False)
@@ -155,6 +169,7 @@ class FenceModel(Model[Fences]):
         floor = state.floor
         if len(run.enforced) >= enough:
             floor = max(floor, run.value)
+            state = state._replace(taken=state.taken or run.less)
             if run.phase == CLOSING and len(run.quiesced) >= len(self.points):
                 run = run._replace(phase=TERMINAL)
         return state._replace(run=run, floor=floor)
@@ -169,9 +184,9 @@ class FenceModel(Model[Fences]):
     def _messages(self, state: Fences) -> Iterator[Move]:
         for message in state.net:
             match message:
-                case ("raise", int(epoch), int(mode)):
+                case ("raise", int(epoch), int(mode), bool(less)):
                     for point in self.points:
-                        yield from self._raise(state, point, (epoch, mode))
+                        yield from self._raise(state, point, (epoch, mode), less)
                 case ("receipt", int(point), (int(), int()) as value, bool(quiet)):
                     after = self._received(state, point, value, quiet)
                     if after != state:
@@ -182,12 +197,17 @@ class FenceModel(Model[Fences]):
             if self._quiet(state, point) and value[0] == state.run.epoch and news not in state.net:
                 yield Move(f"{POINTS[point]} reports that it is quiet", state._replace(net=add(state.net, news)))
 
-    def _raise(self, state: Fences, point: int, value: Value) -> Iterator[Move]:
+    def _merged(self, gate: Gate, value: Value, less: bool) -> Gate:
+        """By maximum; the grant follows the greater value."""
+        kept = gate.less if value <= gate.value or self.without("grant-left-behind") else less
+        return gate._replace(value=max(gate.value, value), less=kept)
+
+    def _raise(self, state: Fences, point: int, value: Value, less: bool) -> Iterator[Move]:
         gate = state.gates[point]
         busy = point == GATEWAY and state.asking is not None and state.asking.locked and not self.without("no-gate-lock")
         if busy:
             return  # it waits for the lock
-        merged = gate._replace(value=max(gate.value, value))
+        merged = self._merged(gate, value, less)
         if self.without("skips-unknown-run") and not gate.known:
             merged = gate
         gates = swap(state.gates, point, merged)
@@ -205,12 +225,12 @@ class FenceModel(Model[Fences]):
         gate = state.gates[GATEWAY]
         if state.cold is None:
             if not gate.known or max(state.tokens) > gate.value[0]:
-                yield Move("the gateway asks launch", state._replace(cold=state.run.value))
+                yield Move("the gateway asks launch", state._replace(cold=(state.run.value, state.run.less)))
             return
         if state.asking is not None and state.asking.locked:
             return
-        value = state.cold if self.without("cold-overwrites") else max(gate.value, state.cold)
-        read = state._replace(gates=swap(state.gates, GATEWAY, Gate(value, True)), cold=None)
+        merged = Gate(state.cold[0], less=state.cold[1]) if self.without("cold-overwrites") else self._merged(gate, *state.cold)
+        read = state._replace(gates=swap(state.gates, GATEWAY, merged._replace(known=True)), cold=None)
         yield Move(f"the gateway writes what launch said, {state.cold}", read)
 
     # ------------------------------------------------------------------------------------------------ the attempt
@@ -240,6 +260,8 @@ class FenceModel(Model[Fences]):
         label = f"the INTENT of epoch {asking.epoch} commits"
         if asking.epoch < state.floor[0] or state.floor[1] != OPEN:
             yield Move(label, Broken("an intent commits under what was confirmed as stopped"))
+        elif state.taken and not state.gates[GATEWAY].less:
+            yield Move(label, Broken("an intent commits by what was confirmed as taken"))
         elif state.scope == 2:
             yield Move(label, Broken("an intent commits after its scope was confirmed as stopped"))
         elif state.run.phase == TERMINAL:
@@ -270,7 +292,7 @@ class FenceModel(Model[Fences]):
             if held.known and held.value[1] != CLOSED and held.value[0] in state.tokens and state.floor[1] == CLOSED:
                 yield Move("a checkpoint is committed", Broken("a checkpoint commits after the cancel was ENFORCED"))
             if not held.known:
-                gate = Gate(max(held.value, state.run.value), True)
+                gate = self._merged(held, state.run.value, state.run.less)._replace(known=True)
                 yield Move("checkpoint reads the gate cold", state._replace(gates=swap(state.gates, CHECKPOINT, gate)))
 
     # ------------------------------------------------------------------------------------------------ the scope
