@@ -5,8 +5,9 @@ As the code has it: a command may come again at any time and in two processes at
 (`services/launch/app/spawn_children.py`); the slice is taken at the gateway first, by its name
 (`services/gateway/domain/envelopes.py`), then the child is stored behind the parent's lock or refused; a decision about the
 parent takes everything below it in its transaction (`decide_outcomes.py`); a child that has settled, or never was, gives back
-what it did not use, in a message that may come twice. Calls spend what is free at the gates. A spawn that lacks money may wait, and is
-judged again, as often as it takes: it keeps its slice's name, and what was taken under it.
+what it did not use, in a message that may come twice. A capability may be taken from the parent, and with it from what is below
+(`revoke_capabilities.py`). Calls spend what is free at the gates. A spawn that lacks money may wait, and is judged again, as often as
+it takes: it keeps its slice's name, and what was taken under it.
 """
 
 from collections.abc import Iterator, Mapping
@@ -39,6 +40,10 @@ class Tree(NamedTuple):
     returns: tuple[int, ...] = ()
     read: str = ""
     granted: int = GRANTED
+    parent_may: bool = True
+    child_may: bool = True
+    taking: str = ""
+    """What a revocation saw of the child before it locked anything, which only a mutant does."""
 
     @property
     def free(self) -> int:
@@ -66,6 +71,9 @@ class TreeModel(Model[Tree]):
         "held-gives-back": "a spawn that waits keeps its slice's name: what came back is not taken again",
         "held-forgotten": "a spawn that waits is judged again, and refused once its parent is decided",
         "held-made-blindly": "a spawn that waited is stored only under a parent that is open, behind its lock",
+        "child-not-narrowed": "what is taken from the parent is taken from its child",
+        "revocation-reads-first": "a revocation locks the parent before it looks for its children",
+        "spawn-reads-first": "a spawn intersects with what the parent has behind its lock",
     }
 
     def initial(self) -> Tree:
@@ -120,7 +128,8 @@ class TreeModel(Model[Tree]):
             blind = state.child == HELD and self.without("held-made-blindly")
             may = state.parent == OPEN or blind or self.without("parent-not-looked-at")
             if may and (answer == TOOK or self.without("slice-not-first")):
-                yield Move("the child is stored", left._replace(child=OPEN))
+                may_too = state.parent_may or self.without("spawn-reads-first")
+                yield Move("the child is stored", left._replace(child=OPEN, child_may=may_too))
                 continue
             if may and state.parent == OPEN:
                 back = (*left.returns, 0) if self.without("held-gives-back") else left.returns
@@ -139,8 +148,19 @@ class TreeModel(Model[Tree]):
                 yield Move("the parent is decided", self._close(state, state.child))
         if state.read:
             yield Move("a cancel decides what it saw", self._close(state, state.read)._replace(read=""))
+        if state.parent == OPEN and state.parent_may and not state.taking:
+            if self.without("revocation-reads-first"):
+                yield Move("a revocation looks for children", state._replace(taking=state.child), fair=False)
+            else:
+                yield Move("a capability is taken", self._narrow(state, state.child), fair=False)
+        if state.taking:
+            yield Move("a revocation takes it from what it saw", self._narrow(state, state.taking)._replace(taking=""))
         if state.child == OPEN:
             yield Move("the child ends", state._replace(child=CLOSED))
+
+    def _narrow(self, state: Tree, seen: str) -> Tree:
+        reaches = seen == OPEN and not self.without("child-not-narrowed")
+        return state._replace(parent_may=False, child_may=state.child_may and not reaches)
 
     def _close(self, state: Tree, seen: str) -> Tree:
         closes = seen == OPEN and state.child == OPEN and not self.without("child-not-closed")
@@ -179,6 +199,8 @@ class TreeModel(Model[Tree]):
             return "more came back than was given"
         if state.parent == DONE and state.child in (OPEN, CLOSED):
             return "the parent is terminal and its child is not"
+        if state.child == OPEN and state.child_may and not state.parent_may:
+            return "the child may do what was taken from its parent"
         if state.parent != OPEN and state.child == OPEN:
             return "an orphan: nobody will end the child"
         return ""
