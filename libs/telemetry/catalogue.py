@@ -86,6 +86,7 @@ SWEEPS_HELD = _counter("expiry_sweeps_held_total", "Expiry sweeps held once on e
 # Effects, checkpoints, cases
 EFFECTS = _counter("effects_total", "Effects by tool and where their dispatch ended.", "tool", "state")
 EFFECT_SECONDS = _histogram("effect_seconds", "Time of the call to the outside.", _SLOW, "tool")
+EFFECTS_ABORTED = _counter("effects_aborted_total", "Calls cut because their run was closed.", "tool")
 EFFECTS_REPLAYED = _counter("effects_replayed_total", "Answers given from the ledger without a call.", "tool")
 BUCKET_REFUSALS = _counter("bucket_refusals_total", "Calls refused because a bucket had too little.", "kind", "unit")
 DUPLICATE_EFFECTS = _counter("duplicate_effects_total", "Two successes on one slot: an alarm.", "tool")

@@ -5,6 +5,7 @@ from runway.internal.inbox.v1 import inbox_pb2
 from libs.pg import Database
 from libs.runtime.sender import stuck_outbox
 from libs.runtime.service import Every
+from services.gateway.app.abort_calls import abort_calls
 from services.gateway.app.adopt_tries import adopt_tries, mend_own
 from services.gateway.app.draw_buckets import Buckets
 from services.gateway.app.run_calls import Calls
@@ -28,6 +29,7 @@ def loops(ports: Ports, calls: Calls, settings: GatewaySettings) -> list[Every]:
 
     return [
         Every(settings.adopt_interval_ms, adopt, "adopt_tries"),
+        Every(settings.abort_interval_ms, lambda: abort_calls(ports, calls), "abort_calls"),
         Every(settings.adopt_interval_ms, lambda: mend_own(ports, calls), "mend_own"),
         Every(FORGET_INTERVAL_MS, forget, "forget_processes"),
     ]

@@ -131,7 +131,7 @@ async def compose(host: Host) -> Service:
         servicers=_servicers(ports, Invoker(ports, calls, intents, cold, buckets), kept, buckets, MeterStore(db)),
         inbox=lambda raws: consumers.apply(ports, raws),
         stuck=GatewayStuck(ports, db).list_stuck,
-        fences=GatewayFences(FencePoint(leaf_db, standing), collecting, relay, CertificateStore(leaf_db)),
+        fences=GatewayFences(FencePoint(leaf_db, standing), collecting, relay, CertificateStore(leaf_db), calls.abort),
         loops=[
             Loop("relay", relay.run),
             *loops(ports, calls, settings),

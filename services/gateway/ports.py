@@ -9,6 +9,7 @@ from libs.fence.values import Admission, Asked, GateValue, Judgement, Verdict
 from libs.kernel.clock import Clock
 from libs.kernel.ids import IdSource
 from libs.kernel.values import value
+from services.gateway.domain.aborting import Abort
 from services.gateway.domain.effect import Effect, EffectName, Landed, Outcome, ReplayClass, Try
 from services.gateway.domain.envelopes import Delegated, Envelope, Returned, Slice
 from services.gateway.domain.lookup import Seen
@@ -17,6 +18,24 @@ from services.gateway.ports_processes import Machine as Machine
 from services.gateway.ports_processes import Processes as Processes
 
 T = TypeVar("T")
+
+
+class Cutting(Protocol):
+    """Whether a call may be cut while its tool has it."""
+
+    def begins(self) -> None:
+        """From here on it cannot be taken back: it is not cut any more."""
+        ...
+
+
+class NeverCut:
+    """For look-ups and tests."""
+
+    def begins(self) -> None:
+        """Nothing."""
+
+
+NEVER_CUT = NeverCut()
 
 
 @value(frozen=True, slots=True)
@@ -29,6 +48,7 @@ class Request:
     arguments: Any
     key: str
     replay_class: ReplayClass
+    cut: Cutting = NEVER_CUT
 
 
 class Tool(Protocol):
@@ -52,6 +72,11 @@ class Tool(Protocol):
     @property
     def replay_class(self) -> ReplayClass:
         """What may follow a lost answer, unless the caller may say."""
+        ...
+
+    @property
+    def abort(self) -> Abort:
+        """How a call under way is cut when its run is closed: by cancelling `call`, which gives up what it holds and ends."""
         ...
 
     @property
@@ -345,6 +370,10 @@ class Store(Protocol):
 
     async def owner(self, run_id: UUID) -> tuple[str, str] | None:
         """Tenant and project of a run's effects; None where it has none."""
+        ...
+
+    async def closed_runs(self, run_ids: Sequence[UUID]) -> list[UUID]:
+        """Which of these runs are closed here."""
         ...
 
     async def stuck(self, before_ms: int, limit: int) -> list[Stuck]:

@@ -38,8 +38,15 @@ class GatewayFences:
     """The gateway's leaf RPCs; implements `FencesHandler`. Events that a raise caused leave at once after its commit."""
 
     def __init__(
-        self, point: FencePoint, collecting: Callable[[], dict[UUID, list[Outgoing]]], relay: Relay, certificates: Certificates
+        self,
+        point: FencePoint,
+        collecting: Callable[[], dict[UUID, list[Outgoing]]],
+        relay: Relay,
+        certificates: Certificates,
+        closed: Callable[[list[UUID]], object],
     ) -> None:
+        """`closed` hears of runs that are closed here from now on; it only notes them."""
+        self._closed = closed
         self._point = point
         self._certificates = certificates
         self._collecting = collecting
@@ -51,6 +58,9 @@ class GatewayFences:
         response = await self._point.raise_fences(request)
         committed = {UUID(bytes=a.gate.run_id) for a in (*response.gates, *response.steps) if a.committed}
         self._relay.offer([event for run_id in committed for event in collected.get(run_id, ())])
+        self._closed(
+            [UUID(bytes=a.gate.run_id) for a in response.gates if a.committed and a.gate.mode == fence_pb2.MODE_CLOSED]
+        )
         if request.approvals:
             answers = await hold_approvals(self._certificates, [translate.certificate(item) for item in request.approvals])
             response.approvals.extend(translate.held(answer) for answer in answers)

@@ -35,6 +35,8 @@ class GatewaySettings(RunwaySettings):
     """Names this machine, so that processes on it can prove each other dead; empty: /etc/machine-id and the host's name."""
     adopt_interval_ms: int = Field(default=1_000, gt=0)
     """How often tries of dead processes are looked for."""
+    abort_interval_ms: int = Field(default=500, gt=0)
+    """How often a process looks whether runs of its calls under way were closed by a raise that another one took."""
     process_keep_ms: int = Field(default=7 * 24 * 3_600_000, gt=0)
     """How long a process that ended is remembered."""
     poll_ms: int = Field(default=50, gt=0)

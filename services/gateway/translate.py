@@ -178,6 +178,7 @@ def tool_message(tool: Tool) -> pb.Tool:
         replay_class=class_number(tool.replay_class),
         description=tool.description,
         arguments_schema=schema,
+        abort=tool.abort.value,
     )
 
 

@@ -4,6 +4,9 @@ A nonce is in `_alive` from before its intent is committed until its receipt is.
 is void: it never was and never will be sent, and only of those is that ever said. A call outlives the RPC that asked for it;
 its receipt is retried until it commits, and remembered for a while after that.
 
+A call whose run is closed is cut where its tool may be (`domain.aborting`): its task is cancelled while the tool has it, and
+its receipt is recorded as of any other.
+
 Can go wrong: the process ends in between. The try stays `requested` until its death is proved, then it is unknown. And a
 database that was promoted without its last commits: a try whose receipt was recorded is under way again by its row.
 """
@@ -17,9 +20,10 @@ from uuid import UUID
 
 from libs.kernel.refusal import Refusal
 from libs.runtime.faults import fault_point
-from libs.telemetry.catalogue import EFFECT_SECONDS, EFFECTS
+from libs.telemetry.catalogue import EFFECT_SECONDS, EFFECTS, EFFECTS_ABORTED
 from libs.telemetry.logs import get_logger, log_context
 from libs.telemetry.traces import continued
+from services.gateway.domain.aborting import CAUSE, WHY, cut_outcome, may_cut
 from services.gateway.domain.arguments import key_of, parse
 from services.gateway.domain.effect import Effect, EffectName, Failed, Outcome, Receipt, ReplayClass, State
 from services.gateway.ports import Dispatch, Ports, Request
@@ -49,6 +53,27 @@ class Recently(OrderedDict[UUID, T]):
             self.popitem(last=False)
 
 
+class Cut:
+    """Whether a call may be cut, and was. Implements `ports.Cutting`."""
+
+    def __init__(self, task: "asyncio.Task[None]", *, may: bool) -> None:
+        self._task = task
+        self.may = may
+        self.done = False
+
+    def begins(self) -> None:
+        """From here on it cannot be taken back: it is waited for."""
+        self.may = False
+
+    def cut(self) -> bool:
+        """Cuts it, once; whether it did."""
+        if not self.may:
+            return False
+        self.may, self.done = False, True
+        self._task.cancel()
+        return True
+
+
 class Calls:
     """The calls of one process."""
 
@@ -61,6 +86,7 @@ class Calls:
         self._receipts: Recently[Receipt] = Recently(MOST_RECEIPTS)
         self._results: dict[EffectName, asyncio.Future[Effect | None]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
+        self._cuts: dict[UUID, set[Cut]] = {}
 
     @property
     def under_way(self) -> int:
@@ -105,6 +131,14 @@ class Calls:
         """The outcome to come of a slot whose call this process makes; None where another does, or none is made."""
         return self._results.get(name)
 
+    def cuttable_runs(self) -> list[UUID]:
+        """Runs with calls under way here that may be cut."""
+        return sorted(run_id for run_id, cuts in self._cuts.items() if any(cut.may for cut in cuts))
+
+    def abort(self, run_ids: Iterable[UUID]) -> int:
+        """Cuts what may be cut of these runs, which are closed; how many calls."""
+        return sum(cut.cut() for run_id in run_ids for cut in tuple(self._cuts.get(run_id, ())))
+
     async def stop(self, grace_ms: int) -> None:
         """Waits for calls under way; what is left then is cut, and its outcome is for those who find this process dead."""
         if self._tasks:
@@ -145,6 +179,9 @@ class Calls:
         tool = self._ports.tools.find(dispatch.tool)
         if tool is None:
             return Outcome(State.NOT_SENT, failure=Failed("infrastructure", "the tool is not offered any more", "NOT_FOUND"))
+        task = asyncio.current_task()
+        assert task is not None
+        cut = Cut(task, may=may_cut(tool.abort, dispatch.replay_class))
         request = Request(
             name=dispatch.name,
             tenant=dispatch.tenant,
@@ -152,17 +189,36 @@ class Calls:
             arguments=parse(dispatch.proposal),
             key=key_of(dispatch.name),
             replay_class=dispatch.replay_class,
+            cut=cut,
         )
         began_ms = self._ports.clock.monotonic_ms()
+        self._cuts.setdefault(dispatch.name.run_id, set()).add(cut)
         try:
             outcome = await tool.call(request)
+        except asyncio.CancelledError:
+            if not cut.done or task.uncancel():  # the process ends: nobody knows
+                raise
+            EFFECTS_ABORTED.labels(dispatch.tool).inc()
+            log.info("a call was cut: its run is closed", tool=dispatch.tool)
+            outcome = cut_outcome(dispatch.replay_class)
         except Exception as error:
+            if cut.done:  # it made something else of being cut
+                task.uncancel()
             log.error("a tool failed in an unforeseen way", tool=dispatch.tool, exc_info=error)
             outcome = Outcome(State.UNKNOWN, cause="internal_error", evidence=type(error).__name__)
+        finally:
+            cut.begins()
+            self._forget(dispatch.name.run_id, cut)
         EFFECT_SECONDS.labels(dispatch.tool).observe((self._ports.clock.monotonic_ms() - began_ms) / 1000)
         if outcome.state is State.UNKNOWN and dispatch.replay_class is ReplayClass.PURE:
             return lost_pure(outcome, dispatch.hold)
         return outcome
+
+    def _forget(self, run_id: UUID, cut: Cut) -> None:
+        cuts = self._cuts[run_id]
+        cuts.discard(cut)
+        if not cuts:
+            del self._cuts[run_id]
 
     async def _recorded(self, receipt: Receipt) -> Effect | None:
         """Records the receipt, however long the database is away."""
@@ -180,8 +236,10 @@ def lost_pure(outcome: Outcome, hold: int) -> Outcome:
     """A pure call whose answer was lost may simply be repeated, as a new cost; the lost one is charged what was held."""
     text = {
         "call_timed_out": "no answer came in time",
+        CAUSE: f"it was cut: {WHY}",
         "process_died": "the gateway process died before the answer was recorded",
         "receipt_lost": "the database lost the answer that was recorded",
     }.get(outcome.cause, "the answer was lost")
-    failure = outcome.failure or Failed("transient", text, (outcome.cause or "answer_lost").upper())
+    kind = "policy" if outcome.cause == CAUSE else "transient"
+    failure = outcome.failure or Failed(kind, text, (outcome.cause or "answer_lost").upper())
     return replace(outcome, state=State.FAILED, failure=failure, cost=hold)

@@ -1,7 +1,8 @@
 """git as a subprocess: no configuration but ours, no prompts, no hooks but the remote's, an own process group, a time limit.
 
 Credentials reach git by an askpass program that prints environment variables; they are never in argv, in an address or in
-what is reported. Can go wrong: git's own children outliving a limit. The whole group is killed.
+what is reported. Can go wrong: git's own children outliving a limit. The whole group is killed; of a call that is cut it is
+asked to end first.
 """
 
 import asyncio
@@ -25,6 +26,8 @@ case "$1" in
 esac
 """
 _TEXT = 300
+TERMINATE_S = 1.0
+"""What the group has between SIGTERM and SIGKILL."""
 
 
 class GitTimedOut(Exception):
@@ -83,6 +86,9 @@ class Git:
                 out, err = await process.communicate()
         except TimeoutError:
             raise GitTimedOut from None
+        except asyncio.CancelledError:
+            await _terminate(process)
+            raise
         finally:
             if process.returncode is None:
                 with suppress(ProcessLookupError):
@@ -121,6 +127,14 @@ class Git:
             "RUNWAY_GIT_USERNAME": self._remote.username,
             "RUNWAY_GIT_PASSWORD": self._remote.password.get_secret_value(),
         }
+
+
+async def _terminate(process: asyncio.subprocess.Process) -> None:
+    """Asks the whole group to end, for a moment: git removes its locks and tells its helpers."""
+    with suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGTERM)
+    with suppress(TimeoutError):
+        await asyncio.wait_for(process.wait(), TERMINATE_S)
 
 
 @asynccontextmanager

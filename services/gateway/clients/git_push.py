@@ -3,7 +3,8 @@
 A compare-and-set: the remote moves the branch only from the head that the caller expected, so a repeat is safe and a late
 arrival of a lost push does nothing to what came after it. Look-up by branch head.
 
-Can go wrong: after the push was begun, a lost answer is unknown; before, nothing was sent.
+Can go wrong: after the push was begun, a lost answer is unknown; before, nothing was sent. So it may be cut before, and is
+waited for after: its end says what a look-up would have to guess.
 """
 
 import json
@@ -16,6 +17,7 @@ from uuid import UUID
 from libs.kernel.refusal import Reason, Refusal, invalid_field
 from libs.telemetry.redaction import redact
 from services.gateway.clients.git import Done, Git, GitTimedOut, scratch
+from services.gateway.domain.aborting import Abort
 from services.gateway.domain.effect import Failed, Outcome, ReplayClass, State
 from services.gateway.domain.lookup import Found, Seen
 from services.gateway.domain.outside import GitRemote
@@ -61,6 +63,7 @@ class GitPush:
     provider_always = ""
     description = "Moves a branch of a configured remote to a commit from a bundle, if its head is the expected one."
     replay_class = ReplayClass.IDEMPOTENT
+    abort = Abort.SIGNAL
     schema = SCHEMA
     settle_ms = 0
 
@@ -116,6 +119,7 @@ class GitPush:
             async with scratch(self._scratch_dir, self._remote(asked), self._timeout_ms) as git:
                 previous = await self._prepare(git, request)
                 sent = True
+                request.cut.begins()
                 return await self._push(git, asked, previous)
         except NotPushed as decided:
             return decided.outcome

@@ -12,6 +12,7 @@ from urllib.parse import quote
 
 from libs.kernel.refusal import invalid_field
 from services.gateway.clients.http import AnswerLost, AnswerTooLarge, Http, HttpAnswer, NotSent, parse_json, scrub
+from services.gateway.domain.aborting import Abort
 from services.gateway.domain.effect import Failed, Outcome, ReplayClass, State
 from services.gateway.domain.lookup import Found, Seen
 from services.gateway.domain.outside import HttpTarget
@@ -46,6 +47,7 @@ class HttpRequest:
     provider_always = ""
     description = "Sends one HTTP request to a configured target, with an idempotency key."
     replay_class = ReplayClass.NON_REPLAYABLE
+    abort = Abort.CLOSE
     schema = SCHEMA
 
     def __init__(self, targets: Mapping[str, HttpTarget], http: Http, *, timeout_ms: int, secrets: Sequence[str]) -> None:

@@ -11,6 +11,7 @@ from urllib.parse import urlsplit
 
 from libs.kernel.refusal import invalid_field
 from services.gateway.clients.http import AnswerLost, AnswerTooLarge, Http, HttpAnswer, NotSent, parse_json, scrub
+from services.gateway.domain.aborting import Abort
 from services.gateway.domain.effect import Failed, Outcome, ReplayClass, State
 from services.gateway.domain.lookup import Found, Seen
 from services.gateway.domain.outside import ModelRoute
@@ -36,6 +37,7 @@ class Model:
 
     kind = "model"
     replay_class = ReplayClass.PURE
+    abort = Abort.CLOSE
     schema = SCHEMA
     settle_ms = 0
 

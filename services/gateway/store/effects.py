@@ -33,6 +33,10 @@ class EffectStore:
         """Drops runs that are over and older than this id; how many."""
         return len(await self._db.fetch(EFFECTS.forget_runs, before, limit))
 
+    async def closed_runs(self, run_ids: Sequence[UUID]) -> list[UUID]:
+        """Those whose gate is closed."""
+        return [row["run_id"] for row in await self._db.fetch(EFFECTS.closed_runs, list(run_ids))]
+
     async def run(self, work: Callable[[Transaction], Awaitable[T]]) -> T:
         """A transaction whose events leave after its commit."""
         mine: list[GatewayTx] = []

@@ -18,6 +18,7 @@ from services.gateway.app.run_calls import RECEIPT_BYTES, Calls
 from services.gateway.clients.machine import LinuxMachine
 from services.gateway.clients.notices import EventNotices
 from services.gateway.clients.registry import Registry
+from services.gateway.domain.aborting import Abort
 from services.gateway.domain.effect import Effect, Outcome, Receipt, ReplayClass, State
 from services.gateway.domain.process import ProcessIdentity
 from services.gateway.ports import Intent, Limits, Ports, Request, Store
@@ -176,6 +177,7 @@ class Tool:
     """Counts its calls, and answers when it is let."""
 
     name = "git"
+    abort = Abort.NONE
 
     def __init__(self, outcome: Outcome) -> None:
         self.calls, self.may, self._outcome = 0, asyncio.Event(), outcome

@@ -58,6 +58,10 @@ UPDATE run_gate AS g
   FROM unnest($1::uuid[], $2::bigint[], $3::bigint[], $4::bigint[]) AS s(run_id, released, used, tokens)
  WHERE g.run_id = s.run_id;
 
+-- name: closed_runs
+-- Which of these runs are closed: their calls under way are cut.
+SELECT run_id FROM run_gate WHERE run_id = ANY ($1::uuid[]) AND mode = 2;
+
 -- name: drop_proposals
 -- What only waited and was never sent, in runs that are closed.
 UPDATE effect AS e SET state = 'not_sent', version = e.version + 1, changed_ms = $2, resolved_ms = $2

@@ -528,6 +528,7 @@ class Tool(google.protobuf.message.Message):
     REPLAY_CLASS_FIELD_NUMBER: builtins.int
     DESCRIPTION_FIELD_NUMBER: builtins.int
     ARGUMENTS_SCHEMA_FIELD_NUMBER: builtins.int
+    ABORT_FIELD_NUMBER: builtins.int
     name: builtins.str
     """Its name."""
     kind: builtins.str
@@ -536,6 +537,10 @@ class Tool(google.protobuf.message.Message):
     """What may follow a lost answer."""
     description: builtins.str
     """One sentence for people."""
+    abort: builtins.str
+    """What becomes of a call under way when its run is closed. none: it is waited for; close: its connection is closed, where the call is
+    pure; signal: its process is signalled, until it begins what cannot be taken back.
+    """
     @property
     def arguments_schema(self) -> google.protobuf.struct_pb2.Struct:
         """JSON Schema of its arguments."""
@@ -548,10 +553,11 @@ class Tool(google.protobuf.message.Message):
         replay_class: Global___ReplayClass.ValueType = ...,
         description: builtins.str = ...,
         arguments_schema: google.protobuf.struct_pb2.Struct | None = ...,
+        abort: builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: typing_extensions.TypeAlias = typing.Literal["arguments_schema", b"arguments_schema"]
     def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
-    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["arguments_schema", b"arguments_schema", "description", b"description", "kind", b"kind", "name", b"name", "replay_class", b"replay_class"]
+    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["abort", b"abort", "arguments_schema", b"arguments_schema", "description", b"description", "kind", b"kind", "name", b"name", "replay_class", b"replay_class"]
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
 
 Global___Tool: typing_extensions.TypeAlias = Tool
