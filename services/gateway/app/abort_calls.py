@@ -1,7 +1,7 @@
 """Finds calls under way here whose run was closed, also by a raise that another gateway process took.
 
-One statement for all of them, and only while there are any that may be cut: an idle gateway asks nothing. Can go wrong: a call that
-starts between a raise and the look after it. The next look finds it.
+One statement for all of them, and only while there are any that may be cut: an idle gateway asks nothing. Can go wrong: a call
+that starts between a raise and the look after it. The next look finds it.
 """
 
 from services.gateway.app.run_calls import Calls

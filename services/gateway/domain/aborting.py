@@ -1,8 +1,8 @@
 """Authoritative for which calls are cut once their run is closed, and for what may be said of one that was. Pure.
 
 Can go wrong: a lie. A request that may have been applied is not cut where that only loses the knowledge of it: its answer says
-what became of it. A pure call changes nothing, so its connection may be closed at any moment; a process may be signalled until it
-begins what cannot be taken back.
+what became of it. A pure call changes nothing, so its connection may be closed at any moment; a process may be signalled until
+it begins what cannot be taken back.
 """
 
 from enum import StrEnum

@@ -1,7 +1,9 @@
 """Calls under way of a run that is closed: connections closed, processes signalled, and nothing said that is not so."""
 
 import asyncio
+import json
 import os
+import shutil
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -15,7 +17,7 @@ from runway_sdk.values import from_value, to_value
 from libs.kernel.epochs import Mode
 from libs.telemetry.catalogue import EFFECTS_ABORTED
 from libs.testkit.waiting import wait_until
-from tests.rpc.gateway.harness import Attempt, Repositories, Stack, asked, stored
+from tests.rpc.gateway.harness import Attempt, Repositories, Stack, asked, gateway_stack, stored
 from tests.rpc.gateway.provider import Provider
 
 SUCCEEDED, FAILED, NOT_SENT = pb.EFFECT_STATE_SUCCEEDED, pb.EFFECT_STATE_FAILED, pb.EFFECT_STATE_NOT_SENT
@@ -94,8 +96,6 @@ async def silent() -> AsyncIterator[Silent]:
 async def model(configured: None, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Silent]:
     async with silent() as found:
         route = {"base_url": f"http://127.0.0.1:{found.port}/v1", "model": "x", "price_micros_per_1k_output": 2000}
-        import json
-
         monkeypatch.setenv("RUNWAY_GATEWAY_MODELS", json.dumps({"small": route}))
         yield found
 
@@ -171,8 +171,6 @@ class Slow:
 
 
 def slow_git(folder: Path, monkeypatch: pytest.MonkeyPatch, verb: str, kind: str = "asked") -> Slow:
-    import shutil
-
     real = shutil.which("git")
     program = folder / "git"
     folder.mkdir()
@@ -241,10 +239,11 @@ async def test_every_tool_says_how_it_is_cut(stack: Stack) -> None:
     assert {tool.name: tool.abort for tool in tools} == {"git.push": "signal", "http.request": "close", "small": "close"}
 
 
-async def test_a_process_that_ends_leaves_what_nobody_knows(model: Silent, gateway_url: str, configured: None) -> None:
+async def test_a_process_that_ends_leaves_what_nobody_knows(
+    model: Silent, gateway_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The end of the process cancels the same task: that is no abort, and is not called one."""
-    from tests.rpc.gateway.harness import gateway_stack
-
+    monkeypatch.setenv("RUNWAY_GATEWAY_STOP_GRACE_MS", "50")
     async with gateway_stack(gateway_url) as stack:
         attempt = stack.grant(models=["small"])
         asking = generate(stack, attempt)
