@@ -96,7 +96,7 @@ def list_tools(form: Form = FORM) -> None:
             rows = rows_of(await client.tools())
         for row in rows:
             row["replay_class"] = short(row["replay_class"], "REPLAY_CLASS_")
-        show_rows(rows, ["name", "kind", "replay_class", "description"], form)
+        show_rows(rows, ["name", "kind", "replay_class", "abort", "description"], form)
 
     run_async(work)
 
