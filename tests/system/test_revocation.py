@@ -1,0 +1,40 @@
+"""Revocation against the whole installation: nothing is dispatched by what was taken, however many attempts are calling."""
+
+import asyncio
+import json
+
+import pytest
+from runway.launch.v1 import launch_service_pb2 as pb
+from runway_sdk.testing import Stack
+
+from libs.testkit.waiting import wait_until
+from tests.system.conftest import FLOWS, Counter
+from tests.system.flows import hammering
+from tests.system.test_command_line import runway
+
+TAKEN = "tool:http.request"
+
+
+@pytest.mark.requirement("child.bounded")
+@pytest.mark.requirement("gw.fence")
+async def test_no_effect_after_enforced_with_many_attempts_calling(stack: Stack, counter: Counter) -> None:
+    await stack.client.publish(hammering)
+    async with stack.worker(f"{FLOWS}:hammering", worker_id="hammers", slots=10):
+        runs = await asyncio.gather(*(stack.client.launch("hammering", {"calls": 10_000}) for _ in range(10)))
+        prefixes = [f"/hit/{run.run_id}/" for run in runs]
+        await wait_until(
+            lambda: all(counter.total(prefix) >= 2 for prefix in prefixes), timeout_s=60, what="two calls of every run"
+        )
+        told = json.loads(await runway(stack, "run", "revoke", runs[0].run_id, TAKEN, "--reason", "too many", "-o", "json"))
+        assert (told["phase"], told["revoked"][0]["capability"]) == ("enforced", TAKEN)
+        before = {runs[0].run_id: len(await stack.client.effects(runs[0].run_id))}
+        for answer in await asyncio.gather(*(stack.client.trees.revoke(run.run_id, [TAKEN], "why") for run in runs[1:])):
+            assert answer.phase == pb.REVOCATION_PHASE_ENFORCED
+            before[answer.run.run_id] = len(await stack.client.effects(answer.run.run_id))
+        for run in runs:
+            final = await stack.client.wait(run.run_id, settled=True, timeout_s=30)
+            assert (final.outcome, final.failure.type) == ("failed", "CAPABILITY_DENIED")
+            effects = await stack.client.effects(run.run_id)
+            assert len(effects) == before[run.run_id], "an intent committed after ENFORCED"
+            assert counter.total(f"/hit/{run.run_id}/") <= len(effects)
+    await runway(stack, "run", "revoke", runs[0].run_id, TAKEN, "--reason", "too late", code=1)
