@@ -19,6 +19,7 @@ TABLE: Mapping[str, str] = {
     "LaunchRuns": "admin automation",
     "ForkRun": "admin automation",
     "CancelRun": RUNS,
+    "RevokeCapabilities": RUNS,
     "PauseRun": RUNS,
     "ResumeRun": RUNS,
     "SignalEvent": RUNS,
