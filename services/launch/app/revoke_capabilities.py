@@ -100,11 +100,11 @@ async def _decide(ports: Ports, ask: Revoke, receipt: FirstReceipt) -> list[Move
     now = ports.clock.now_ms()
     taken = [Revoked(capability, now, ask.actor) for capability in ask.names]
     async with ports.db.tx() as tx:
+        if not await tx.take_receipts([receipt], now):  # before any lock: who waits for it here holds nothing
+            return None
         head = (await tx.lock_heads([ask.run_id])).get(ask.run_id)
         if head is None or not _owns(ask, head):
             raise not_found("run")
-        if not await tx.take_receipts([receipt], now):
-            return None
         if ask.expected_version is not None and ask.expected_version != head.version:
             raise conflict(head.version, ask.expected_version)
         refuse_never_granted(head, taken)
