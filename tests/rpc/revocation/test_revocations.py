@@ -104,6 +104,7 @@ async def test_what_may_not_be_taken_is_refused_and_changes_nothing(bench: Bench
     ):
         no = await refused(ask(run.run_id, [bad, "model:small"], "why"))
         assert (no.reason, no.field) == ("INVALID_FIELD", "capabilities"), bad
+        assert ("which is none" in str(no)) == (bad != "model:other"), bad
     assert "tool:git.push" in str(await refused(ask(run.run_id, ["model:other"], "why"))), "what it holds is said"
     with pytest.raises(VersionConflict):
         await ask(run.run_id, PUSH, "why", expected_version=run.version + 7)
