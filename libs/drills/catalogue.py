@@ -1,6 +1,6 @@
 """Authoritative for which drills there are, in the order in which `all` plays them."""
 
-from libs.drills.faults import machines, messages, partitions, processes, schedulers, servers, standbys, switches
+from libs.drills.faults import lives, machines, messages, partitions, processes, schedulers, servers, standbys, switches
 from libs.drills.stage import Drill
 
 DRILLS: dict[str, Drill] = {
@@ -9,6 +9,7 @@ DRILLS: dict[str, Drill] = {
         *processes.DRILLS,
         *schedulers.DRILLS,
         *switches.DRILLS,
+        *lives.DRILLS,
         *messages.DRILLS,
         *servers.DRILLS,
         *machines.DRILLS,

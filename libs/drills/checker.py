@@ -7,7 +7,7 @@ Facts and who notes them:
 - `probe`: leader(shard, epoch, holder);
 - `drill`: forgotten(since): a ledger may lack the effects applied from then until this was noted, and only those;
 - `final`: run(run, state, outcome, epoch), effect(run, step, slot, state, dispatches), attempt(run, step, attempt, authority,
-  lease, state), unknown(run), ledger(account, micros), outbox(service, waiting, dead), tenant(reserved, active).
+  lease, state), unknown(run), orphan(run), ledger(account, micros), outbox(service, waiting, dead), tenant(reserved, active).
 
 Can go wrong: a rule that no history can break. Each has a forged bad history among the tests.
 """
@@ -197,6 +197,11 @@ def money_adds_up(facts: Sequence[Fact], _: bool) -> Iterable[str]:
             yield f"the tenant still reserves {fact['reserved']} micros for {fact['active']} runs"
 
 
+def no_orphans(facts: Sequence[Fact], _: bool) -> Iterable[str]:
+    """Nothing that a run spawned outlives it."""
+    return (f"{fact['run']} still runs, and what it came of is over" for fact in _of(facts, "final", "orphan"))
+
+
 def outboxes_drain(facts: Sequence[Fact], _: bool) -> Iterable[str]:
     """Every event is delivered in the end, and none refused."""
     for fact in _of(facts, "final", "outbox"):
@@ -216,6 +221,7 @@ RULES: tuple[Rule, ...] = (
     outcomes_are_kept,
     epochs_are_used_once,
     money_adds_up,
+    no_orphans,
     outboxes_drain,
 )
 

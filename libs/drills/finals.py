@@ -8,12 +8,14 @@ import asyncio
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 from runway.gateway.v1 import gateway_service_pb2 as gw
 from runway.launch.v1 import launch_service_pb2 as pb
 from runway.scheduler.v1 import scheduler_service_pb2 as sc
 from runway_sdk import Client
 from runway_sdk.errors import NotFound, RunwayError
+from runway_sdk.values import from_value
 
 from libs.drills.history import History
 from libs.kernel.refusal import Refusal
@@ -25,12 +27,12 @@ SENDERS = ("launch", "readiness", "scheduler", "gateway")
 POLL_S = 0.25
 
 
-async def ask(url: str, statement: Statement) -> list[Mapping[str, Any]]:
+async def ask(url: str, statement: Statement, *args: object) -> list[Mapping[str, Any]]:
     """One statement on a connection of its own, so that no drill finds it broken."""
     database = Database(url, name="drill", size=1, hot=False, observer=True)
     await database.open()
     try:
-        return [dict(row) for row in await database.fetch(statement)]
+        return [dict(row) for row in await database.fetch(statement, *args)]
     finally:
         await database.close()
 
@@ -63,6 +65,12 @@ async def settled(client: Client, urls: Mapping[str, str], runs: set[str], timeo
     return False
 
 
+async def below(urls: Mapping[str, str], runs: set[str]) -> set[str]:
+    """What came of these runs, at any depth."""
+    rows = await ask(urls["launch"], SQL.descendants, [UUID(run_id) for run_id in sorted(runs)])
+    return {str(row["run_id"]) for row in rows}
+
+
 async def note_finals(history: History, client: Client, urls: Mapping[str, str], runs: set[str]) -> None:
     """Everything that the checker compares."""
     limit = asyncio.Semaphore(8)
@@ -78,6 +86,11 @@ async def note_finals(history: History, client: Client, urls: Mapping[str, str],
         history.note("final", "tenant", reserved=row["reserved_micros"], active=row["active_runs"])
         difference = row["spent_micros"] - row["posted_spent"]
         history.note("final", "ledger", account=f"spent of {row['tenant']} less its postings", micros=difference)
+    for row in await ask(urls["launch"], SQL.orphans):
+        history.note("final", "orphan", run=str(row["run_id"]))
+    slices = (await ask(urls["gateway"], SQL.slices))[0]
+    history.note("final", "ledger", account="slices that did not come back", micros=slices["out"])
+    history.note("final", "ledger", account="gates that miscount their slices", micros=slices["wrong"])
     for service in SENDERS:
         row = (await ask(urls[service], SQL.outbox))[0]
         history.note("final", "outbox", service=service, waiting=row["waiting"], dead=row["dead"])
@@ -90,7 +103,16 @@ async def _run(history: History, client: Client, run_id: str) -> None:
         history.note("final", "unknown", run=run_id)
         return
     state = pb.RunState.Name(run.state).removeprefix("RUN_STATE_").lower()
-    history.note("final", "run", run=run_id, state=state, outcome=run.outcome, epoch=run.epoch, input=run.input.number_value)
+    history.note(
+        "final",
+        "run",
+        run=run_id,
+        state=state,
+        outcome=run.outcome,
+        epoch=run.epoch,
+        input=run.input.number_value,
+        output=from_value(run.output) if run.HasField("output") else None,
+    )
     for effect in await client.effects(run_id):
         history.note(
             "final",

@@ -11,7 +11,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any, TypeVar
 
-from runway_sdk import Context, Retry, ToolResult, step, workflow
+from runway_sdk import Child, Context, Retry, ToolResult, step, workflow
 
 from libs.drills.history import HISTORY, History
 
@@ -114,3 +114,62 @@ async def endure(ctx: Context, run: int) -> int:
 
 
 enduring = workflow("drill-enduring", steps=[endure])
+
+
+@step(tools=["http.request"], lease_ttl=QUICK, retry=PATIENT)
+async def leaf_act(ctx: Context, run: int) -> int:
+    """A child's effect."""
+    await effect(ctx, "plain", "plain", "reconcilable")
+    return run
+
+
+leaf = workflow("drill-leaf", steps=[leaf_act], input=int, promises=int)
+SLICE_MICROS = 1_000
+
+
+@step(tools=["http.request"], lease_ttl=QUICK, retry=PATIENT)
+async def bring_up(ctx: Context, run: int) -> int:
+    """So many children, each with a slice; the sum of what they gave."""
+    children = [Child("drill-leaf", number, name=f"c{number}", budget_micros=SLICE_MICROS) for number in range(run)]
+    joined = await ctx.join(await ctx.spawn_many(children, slot="spawn"), slot="join")
+    return sum(int(output) for output in joined.outputs.values())
+
+
+tree = workflow("drill-tree", steps=[bring_up], input=int, promises=int)
+
+
+@step(key="bring_up", tools=["http.request"], lease_ttl=QUICK, retry=PATIENT)
+async def bring_up_trees(ctx: Context, run: int) -> int:
+    """Three children with so many children each."""
+    children = [Child("drill-tree", run, name=f"t{number}", budget_micros=10 * SLICE_MICROS) for number in range(3)]
+    joined = await ctx.join(await ctx.spawn_many(children, slot="spawn"), slot="join")
+    return sum(int(output) for output in joined.outputs.values())
+
+
+grove = workflow("drill-grove", steps=[bring_up_trees], input=int, promises=int)
+ANSWER = 700
+
+
+@step(lease_ttl=QUICK, retry=PATIENT)
+async def wait_for_all(ctx: Context, run: float) -> int:
+    """A time, two events, an answer; adds up what it was told."""
+    await ctx.sleep(timedelta(seconds=run), slot="timer")
+    total = 0
+    for slot in ("first", "second"):
+        total += int((await ctx.event("news", slot=slot)).value)
+    return total + int((await ctx.input("How much?", {"type": "integer"}, slot="question")).value)
+
+
+waits = workflow("drill-waits", steps=[wait_for_all])
+
+
+@step(lease_ttl=QUICK, retry=PATIENT)
+async def nap(ctx: Context, run: float) -> int:
+    """Waits for a time, twice."""
+    for slot in ("once", "twice"):
+        await ctx.sleep(timedelta(seconds=run), slot=slot)
+    return 1
+
+
+naps = workflow("drill-naps", steps=[nap])
+WORKFLOWS = (flow, patient, enduring, leaf, tree, grove, waits, naps)

@@ -24,7 +24,7 @@ from libs.migrate import provision
 from libs.runtime.dev import DevStack, HostProcess
 from libs.runtime.service import SERVICES
 
-FLOWS = ("libs.drills.flows:flow", "libs.drills.flows:patient", "libs.drills.flows:enduring")
+FLOWS = tuple(f"libs.drills.flows:{name}" for name in ("flow", "patient", "enduring", "leaf", "tree", "grove", "waits", "naps"))
 ARMED = {"RUNWAY_FAULTS_ARMED": "development"}
 POSTGRES = {"checkpoint_timeout": "30s", "shared_buffers": "64MB"}
 

@@ -14,8 +14,8 @@ from pathlib import Path
 from runway_sdk.connection import read_profile
 
 from libs.drills.checker import check
-from libs.drills.finals import note_finals, settled
-from libs.drills.flows import enduring, flow, patient
+from libs.drills.finals import below, note_finals, settled
+from libs.drills.flows import WORKFLOWS
 from libs.drills.history import Fact, History, now_ms
 from libs.drills.installation import Installation, Recipe
 from libs.drills.namespaces import HUB_ADDRESS, Network
@@ -185,7 +185,7 @@ class Stage:
             await self.drill.prepare(self)
         await self.installation.begin()
         self.traffic = Traffic(read_profile(self.installation.folder / "profile.json"), self.history)
-        for workflow in (flow, patient, enduring):
+        for workflow in WORKFLOWS:
             await self.traffic.client.publish(workflow)
         watching = asyncio.create_task(Watch(self.installation, self.history).run())
         self._driving = asyncio.create_task(self.traffic.run())
@@ -210,6 +210,7 @@ class Stage:
         urls = self.installation.urls
         if not await settled(self.traffic.client, urls, runs, PATIENCE_S):
             self.report.facts["settled"] = f"not within {PATIENCE_S:.0f} s"
+        runs |= await below(urls, runs)
         await note_finals(self.history, self.traffic.client, urls, runs)
         facts = [*self.installation.leases(), *self.history.facts()]
         report = self.report

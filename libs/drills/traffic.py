@@ -107,6 +107,14 @@ class Traffic:
         self._do(self.wait(launched))
         return launched
 
+    async def begin(self, workflow: str, number: float) -> Launched:
+        """A run of another workflow, launched; its outcome is noted like any other."""
+        launched = Launched(secrets.token_hex(12), now_ms())
+        self.runs.append(launched)
+        launched.run_id = await self.launch(launched.request_id, number, workflow)
+        self._do(self.wait(launched))
+        return launched
+
     async def endure(self, seconds: int) -> Launched:
         """A run that holds a lease for so long."""
         launched = Launched(secrets.token_hex(12), now_ms())
@@ -114,7 +122,7 @@ class Traffic:
         self._do(self.wait(launched))
         return launched
 
-    async def launch(self, request_id: str, number: int, workflow: str = WORKFLOW) -> str:
+    async def launch(self, request_id: str, number: float, workflow: str = WORKFLOW) -> str:
         """The run of a request; empty when it was refused for good or the drill ends."""
         while True:
             try:

@@ -16,7 +16,7 @@ from libs.runtime.service import SERVICES
 HOURS_MS = 2 * 3_600_000
 
 
-async def _own_clocks(stage: Stage) -> None:
+async def own_clocks(stage: Stage) -> None:
     """Each host reads its offset from a file of its own."""
     for place, host in enumerate(stage.installation.hosts):
         path = stage.folder / f"clock-{'+'.join(host.services)}-{place}"
@@ -24,7 +24,7 @@ async def _own_clocks(stage: Stage) -> None:
         stage.installation.own[place] = {"RUNWAY_CLOCK_OFFSET_FILE": str(path)}
 
 
-def _jump(stage: Stage, service: str, offset_ms: int) -> None:
+def jump(stage: Stage, service: str, offset_ms: int) -> None:
     for host in stage.installation.hosts_of(service):
         path = Path(stage.installation.own[stage.installation.hosts.index(host)]["RUNWAY_CLOCK_OFFSET_FILE"])
         partial = path.with_name(path.name + ".new")
@@ -40,7 +40,7 @@ async def jump_clocks(stage: Stage) -> None:
             for offset_ms in (HOURS_MS, -HOURS_MS, 0):
                 since = stage.history.note("drill", "jumped", service=service, offset_ms=offset_ms)["t"]
                 for name in jumping:
-                    _jump(stage, name, offset_ms)
+                    jump(stage, name, offset_ms)
                 await stage.finished(2, since, f"with the clock of {service} at {offset_ms / 3_600_000:+.0f} h", 60)
 
 
@@ -148,7 +148,7 @@ async def fill_blobs(stage: Stage) -> None:
 
 
 DRILLS = [
-    Drill("clock-jumps", "clocks jump two hours ahead and back", jump_clocks, prepare=_own_clocks, during={"finished": 20}),
+    Drill("clock-jumps", "clocks jump two hours ahead and back", jump_clocks, prepare=own_clocks, during={"finished": 20}),
     Drill("slow-links", "every link slowed by a proxy", slow_links, prepare=_slow_links, during={"launched": 5, "finished": 1}),
     Drill("full-disk-postgres", "PostgreSQL's disk full", fill_postgres, prepare=_small_postgres_disk),
     Drill("full-disk-blobs", "the blob store's disk full", fill_blobs, prepare=_small_blob_disk),

@@ -131,6 +131,7 @@ BAD: dict[str, tuple[str, Callable[[list[Fact]], list[Fact]]]] = {
         "money_adds_up",
         lambda h: [*h, fact(91, "final", "ledger", account="run:reserved of run-1", micros=5)],
     ),
+    "a child outlives its parent": ("no_orphans", lambda h: [*h, fact(91, "final", "orphan", run="child-1")]),
     "money still reserved": ("money_adds_up", lambda h: [*h, fact(91, "final", "tenant", reserved=5, active=1)]),
     "an outbox that does not drain": (
         "outboxes_drain",
