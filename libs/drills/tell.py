@@ -1,5 +1,5 @@
-"""`python -m libs.drills.tell FOLDER [RUN:EVENT:PAYLOAD …]`: a process that tells an installation of events, each twice, in an order of
-its own, until each was taken; RUN:answer:N answers a question of that run instead.
+"""`python -m libs.drills.tell FOLDER [RUN:EVENT:PAYLOAD …]`: a process that tells an installation of events, each twice, in an
+order of its own, until each was taken; RUN:answer:N answers a question of that run instead.
 
 Authoritative for nothing. Can go wrong: an installation that is away. It asks again, under the same event ids.
 """

@@ -25,6 +25,7 @@ async def own_clocks(stage: Stage) -> None:
 
 
 def jump(stage: Stage, service: str, offset_ms: int) -> None:
+    """Sets the clock of every replica of a service so far off."""
     for host in stage.installation.hosts_of(service):
         path = Path(stage.installation.own[stage.installation.hosts.index(host)]["RUNWAY_CLOCK_OFFSET_FILE"])
         partial = path.with_name(path.name + ".new")
