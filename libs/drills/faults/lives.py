@@ -89,7 +89,7 @@ async def _grown(stage: Stage, run_id: str, most: int) -> None:
 
 
 async def cancel_trees(stage: Stage) -> None:
-    """Trees are cancelled at any moment of their growth while readiness dies; every descendant confirms, and then sends nothing."""
+    """Trees are cancelled at any moment of their growth while readiness dies: each descendant confirms, and sends nothing more."""
     enforced: dict[str, int] = {}
     took: list[float] = []
     born: list[int] = []
@@ -166,7 +166,7 @@ async def kill_readiness_waiting(stage: Stage) -> None:
 
 
 async def jump_beside_timers(stage: Stage) -> None:
-    """Clocks of readiness and the schedulers jump while timers run: none fires early by that clock, none is lost or fires twice."""
+    """Clocks of readiness and schedulers jump beside timers: none fires early by its own clock, none is lost or fires twice."""
     runs: list[Launched] = []
 
     async def asleep(number: int) -> None:

@@ -153,8 +153,7 @@ class Life(RuleBasedStateMachine):
             self.conflicted(run, version)
             return
         except RunwayError as refused:
-            assert refused.reason == "RUN_CLOSED"
-            assert run.state in DECIDED or self.look(run.run_id).state in DECIDED
+            self.refused(refused, "RUN_CLOSED", run.state in DECIDED or self.look(run.run_id).state in DECIDED)
             return
         assert version != "other"
         self.did["resume" if resume else "pause"] += 1
@@ -202,8 +201,7 @@ class Life(RuleBasedStateMachine):
             made = self.do(self.bench.client.fork(run.run_id, ["push"], request_id=request_id))
         except RunwayError as refused:
             right = "INVALID_FIELD" if run.state == pb.RUN_STATE_DENIED else "RUN_NOT_ENDED"
-            assert refused.reason == right
-            assert run.state == pb.RUN_STATE_DENIED or run.state not in TERMINAL
+            self.refused(refused, right, run.state == pb.RUN_STATE_DENIED or run.state not in TERMINAL)
             return
         assert self.look(run.run_id).state in TERMINAL
         assert made.run_id not in self.seen
@@ -234,6 +232,11 @@ class Life(RuleBasedStateMachine):
         """Nothing changed; and the version was another's, or moved by what points confirmed meanwhile."""
         assert which == "other" or self.look(run.run_id).version > run.version
         self.did["conflict"] += 1
+
+    @staticmethod
+    def refused(why: RunwayError, reason: str, fits: bool) -> None:
+        """A refusal has its reason, and the run is like that."""
+        assert (why.reason, fits) == (reason, True), why
 
     def decided(self, run: pb.Run) -> str:
         return str(self.look(run.run_id).outcome)
