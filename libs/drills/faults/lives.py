@@ -26,6 +26,7 @@ TREES, CHILDREN = 12, 6
 GROWN = (0, 0, 1, 3, 3, 4, 6, 9, 12, 12)
 """Trees are cancelled when so much has come of them: of all that they would have, 12."""
 LEAVES = 3
+GROWTH_S = 0.2
 WAITING = 10
 TIMER = 1
 FIRED = 2
@@ -79,24 +80,44 @@ async def kill_launch_spawning(stage: Stage) -> None:
     stage.expect(len(born) == TREES * CHILDREN, f"{len(born)} children of {TREES * CHILDREN}")
 
 
-async def _grown(stage: Stage, run_id: str, most: int) -> None:
-    """Waits until so much has come of a run; not for long, since what would grow may be what was killed."""
-    end = asyncio.get_running_loop().time() + 20
-    while asyncio.get_running_loop().time() < end:
-        if len(await ask(stage.installation.urls["launch"], SQL.descendants, [run_id])) >= most:
-            return
-        await asyncio.sleep(LOOK_S)
+class _Growth:
+    """How much has come of each tree: one look for all of them at a time, so that looking is no load."""
+
+    def __init__(self, stage: Stage) -> None:
+        self._url = stage.installation.urls["launch"]
+        self._of: dict[str, int] = {}
+
+    async def look(self, roots: dict[str, int]) -> None:
+        """Looks until it is ended; `roots` may grow meanwhile."""
+        while True:
+            parents = {str(row["run_id"]): str(row["parent_id"]) for row in await ask(self._url, SQL.descendants, list(roots))}
+            found: dict[str, int] = {}
+            for parent in parents.values():
+                while parent in parents:
+                    parent = parents[parent]
+                found[parent] = found.get(parent, 0) + 1
+            self._of = found
+            await asyncio.sleep(GROWTH_S)
+
+    async def reached(self, root: str, most: int) -> None:
+        """Waits until so much has come of a tree; not for long, since what would grow may be what was killed."""
+        for _ in range(round(20 / LOOK_S)):
+            if self._of.get(root, 0) >= most:
+                return
+            await asyncio.sleep(LOOK_S)
 
 
 async def cancel_trees(stage: Stage) -> None:
-    """Trees are cancelled at any moment of their growth while readiness dies: each descendant confirms, and sends nothing more."""
+    """Trees are cancelled at any moment of their growth while readiness dies: each descendant confirms, then sends nothing."""
     enforced: dict[str, int] = {}
     took: list[float] = []
     born: list[int] = []
+    growth, roots = _Growth(stage), dict[str, int]()
 
     async def one(place: int) -> None:
         run = await stage.traffic.begin("drill-grove", LEAVES)
-        await _grown(stage, run.run_id, GROWN[place])
+        roots[run.run_id] = place
+        await growth.reached(run.run_id, GROWN[place])
         began = now_ms()
         while True:
             try:
@@ -115,12 +136,19 @@ async def cancel_trees(stage: Stage) -> None:
         took.append(now_ms() - began)
         born.append(below.total)
 
+    looking = asyncio.create_task(growth.look(roots))
+
+    async def ended() -> None:
+        looking.cancel()
+
+    stage.undo.append(ended)
     async with stage.fault("trees cancelled at random moments while readiness is killed twice"):
         cancelling = asyncio.gather(*(one(place) for place in range(len(GROWN))))
         for _ in range(2):
             await asyncio.sleep(1.0 + secrets.randbelow(1000) / 1000)
             await _kill(stage, "readiness")
         await asyncio.wait_for(cancelling, 90)
+    looking.cancel()
     stage.report.facts |= {"trees enforced": len(enforced), "descendants of each": sorted(born)}
     stage.report.times_ms["slowest cancel"] = max(took, default=None)
     stage.expect(len(enforced) >= len(GROWN) // 2, f"only {len(enforced)} of {len(GROWN)} trees were cancelled in time")
