@@ -1,6 +1,17 @@
 """Authoritative for which drills there are, in the order in which `all` plays them."""
 
-from libs.drills.faults import lives, machines, messages, partitions, processes, schedulers, servers, standbys, switches
+from libs.drills.faults import (
+    approvals,
+    lives,
+    machines,
+    messages,
+    partitions,
+    processes,
+    schedulers,
+    servers,
+    standbys,
+    switches,
+)
 from libs.drills.stage import Drill
 
 DRILLS: dict[str, Drill] = {
@@ -10,6 +21,7 @@ DRILLS: dict[str, Drill] = {
         *schedulers.DRILLS,
         *switches.DRILLS,
         *lives.DRILLS,
+        *approvals.DRILLS,
         *messages.DRILLS,
         *servers.DRILLS,
         *machines.DRILLS,

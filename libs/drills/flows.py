@@ -11,7 +11,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any, TypeVar
 
-from runway_sdk import Child, Context, Retry, ToolResult, step, workflow
+from runway_sdk import ApprovalRule, Child, Context, Retry, ToolResult, step, workflow
 
 from libs.drills.history import HISTORY, History
 
@@ -172,4 +172,15 @@ async def nap(ctx: Context, run: float) -> int:
 
 
 naps = workflow("drill-naps", steps=[nap])
-WORKFLOWS = (flow, patient, enduring, leaf, tree, grove, waits, naps)
+
+
+@step(tools=["http.request"], approvals=[ApprovalRule(["http.request"])], lease_ttl=QUICK, retry=PATIENT)
+async def act_approved(ctx: Context, run: int) -> int:
+    """Two effects, each of which people must allow each time that it is made."""
+    await effect(ctx, "plain", "plain", "reconcilable")
+    await effect(ctx, "keyed", "keyed", "idempotent")
+    return run
+
+
+approved = workflow("drill-approved", steps=[act_approved])
+WORKFLOWS = (flow, patient, enduring, leaf, tree, grove, waits, naps, approved)

@@ -24,7 +24,8 @@ from libs.migrate import provision
 from libs.runtime.dev import DevStack, HostProcess
 from libs.runtime.service import SERVICES
 
-FLOWS = tuple(f"libs.drills.flows:{name}" for name in ("flow", "patient", "enduring", "leaf", "tree", "grove", "waits", "naps"))
+NAMES = ("flow", "patient", "enduring", "leaf", "tree", "grove", "waits", "naps", "approved")
+FLOWS = tuple(f"libs.drills.flows:{name}" for name in NAMES)
 ARMED = {"RUNWAY_FAULTS_ARMED": "development"}
 POSTGRES = {"checkpoint_timeout": "30s", "shared_buffers": "64MB"}
 

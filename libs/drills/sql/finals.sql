@@ -55,3 +55,12 @@ SELECT (SELECT count(*) FROM delegation WHERE returned_ms = 0)::bigint AS out,
 -- name: waits
 -- Every wait, with the time that it was due and the time that it ended, by readiness' clock.
 SELECT w.run_id, w.slot, w.kind, w.state, w.due_ms, w.ended_ms FROM wait AS w;
+
+-- name: certificates
+-- Tries of effects that people must allow which no certificate was used for, certificates that were used, and effects that were sent.
+SELECT (SELECT count(*) FROM effect_dispatch AS d WHERE d.step_key = 'act_approved'
+           AND NOT EXISTS (SELECT FROM approval_certificate AS c
+                            WHERE (c.run_id, c.step_key, c.slot, c.consumed_n) = (d.run_id, d.step_key, d.slot, d.n) AND c.consumed_ms > 0)
+       )::bigint AS without,
+       (SELECT count(*) FROM approval_certificate WHERE consumed_ms > 0)::bigint AS used,
+       (SELECT count(*) FROM effect_dispatch WHERE step_key = 'act_approved')::bigint AS tries;
