@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from services.readiness.domain.graph import Need, OnFailure, Policy, Rest, When, build_graph
+from services.readiness.domain.joins import left_out, warns
 from services.readiness.domain.steps import (
     EffectFact,
     End,
@@ -53,6 +54,23 @@ def test_a_join_decides_the_same_under_any_order_and_repetition(preset: str, goo
         tell(view, *order)
         stop_all(view)
         assert view.steps["join"].state == EXPECTED[preset][good], order
+
+
+@pytest.mark.requirement("dag.join")
+def test_only_a_join_that_warns_tells_what_it_went_on_without_and_only_under_its_first_ticket() -> None:
+    loud, facts = replace(COLLECT, warns=True), [ended("r0"), ended("r1", End.FAILED), ended("r2", End.FAILED)]
+    for policy, told in ((loud, True), (COLLECT, False), (TWO, False)):
+        view = view_of(join_of(policy))
+        assert not warns(view, view.steps["join"]), "it is pending"
+        tell(view, *facts)
+        assert warns(view, view.steps["join"]) is told
+        assert not any(warns(view, view.steps[f"r{n}"]) for n in range(3))
+        if told:
+            assert [step.key for step in left_out(view, view.node("join"))] == ["r1", "r2"]
+            assert not warns(view, replace(view.steps["join"], ticket_sequence=2))
+    quiet = view_of(join_of(loud))
+    tell(quiet, *(ended(f"r{n}") for n in range(3)))
+    assert not warns(quiet, quiet.steps["join"]), "nothing was left out"
 
 
 @pytest.mark.requirement("dag.join")
