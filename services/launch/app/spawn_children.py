@@ -188,10 +188,10 @@ async def _store(ports: Ports, prepared: Sequence[_Prepared], *, held: bool) -> 
     async with ports.db.tx() as tx:
         heads = await tx.lock_heads(sorted({item.ask.run_id for item in prepared}))
         keys = [item.ask.key for item in prepared]
-        known = await tx.spawns_known(keys)
         waiting = await tx.held_known(keys)
-        known |= set(keys) - waiting if held else waiting  # judged meanwhile by another process, or waiting already
         counts = await tx.held_counts(sorted(heads)) if any(item.ask.waits for item in prepared) else {}
+        known = await tx.spawns_known(keys)
+        known |= set(keys) - waiting if held else waiting  # judged meanwhile by another process, or waiting already
         holding: list[tuple[SpawnAsk, str]] = []
         accounts = await tx.lock_accounts(sorted({head.tenant for head in heads.values()}))
         spawned: list[Spawned] = []

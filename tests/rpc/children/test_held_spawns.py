@@ -40,7 +40,8 @@ async def made(room: Room, run_id: str, *wanted: str) -> None:
 async def test_a_spawn_that_lacks_money_waits_once_and_is_made_when_the_budget_is_raised(room: Room) -> None:
     run = await parent(room, budget_micros=50)
     event = room.spawn_event(run, [takes(80)], slot="s", wait_for_budget=True)
-    assert await room.tell(event, event) == [APPLIED, APPLIED]
+    told = await asyncio.gather(*(room.tell(event, event) for _ in range(6)))
+    assert told == [[APPLIED, APPLIED]] * 6
     assert await room.tell(event) == [APPLIED]
     assert (await names(room, run), await held(room), await room.refusals(run)) == ([], ["s"], [])
     events = [e for e in await room.client.events(run) if e.kind == "run.spawn_held"]
@@ -76,6 +77,17 @@ async def test_who_asked_first_is_given_first_and_who_does_not_wait_is_told_at_o
     (large,) = [child for child in await room.client.trees.children(run) if child.name == "large"]
     await room.finish(large.run.run_id)
     await made(room, run, "free", "large", "small")
+    await room.sums()
+
+
+@pytest.mark.requirement("gw.budget")
+async def test_one_raise_that_is_enough_for_all_lets_all_go_on(room: Room) -> None:
+    run = await parent(room, budget_micros=50)
+    for number in range(3):
+        await room.tell(room.spawn_event(run, [takes(60, f"n{number}")], slot=f"s{number}", wait_for_budget=True))
+    assert await held(room) == ["s0", "s1", "s2"]
+    await room.client.trees.raise_budget(run, 200)
+    await made(room, run, "n0", "n1", "n2")
     await room.sums()
 
 
