@@ -64,13 +64,13 @@ async def _decide(ports: Ports, asks: Sequence[Pause]) -> tuple[list[Moved], dic
         heads = await tx.lock_heads(sorted({ask.run_id for ask in asks}))
         for number, ask in enumerate(asks):
             head = heads.get(ask.run_id)
-            if ask.run_id in moved:  # the other ask of this batch was first: this one is told how the run stands
-                continue
             try:
                 if head is None or head.tenant != ask.tenant or (ask.project and head.project != ask.project):
                     raise not_found("run")
                 if ask.expected_version is not None and ask.expected_version != head.version:
                     raise conflict(head.version, ask.expected_version)
+                if ask.run_id in moved:  # the other ask of this batch was first: this one is told how the run stands
+                    continue
                 became = _became(ask, tx.incarnation, now)(head)
             except Refusal as no:
                 refused[number] = no

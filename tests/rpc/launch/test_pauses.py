@@ -1,6 +1,8 @@
 """Pausing and resuming over real gRPC: gates at every point, the deadline that stands still, who may, and races."""
 
 import asyncio
+from collections.abc import Sequence
+from dataclasses import replace
 from datetime import timedelta
 from uuid import UUID
 
@@ -10,10 +12,13 @@ from runway.launch.v1 import launch_service_pb2 as pb
 from runway_sdk import Client, NotFound, Target, VersionConflict
 from runway_sdk.errors import RunwayError
 
-from libs.kernel.refusal import unreachable
+from libs.kernel.refusal import Refusal, unreachable
 from libs.testkit.hosts import make_key
 from libs.testkit.waiting import wait_until
+from services.launch import servicer
+from services.launch.app.pause_runs import Pause, PauseAnswer, pause_runs
 from services.launch.domain.closing import Limit
+from services.launch.ports import Ports
 from services.launch.store.reads import LaunchReads
 from tests.rpc.launch.test_run_life import Bench, bench, finished, first_lease, kinds
 
@@ -194,3 +199,31 @@ async def test_a_run_that_moves_on_while_it_is_found_overdue_does_not_expire(
             pb.RUN_STATE_RUNNING,
             "",
         )
+
+
+@pytest.mark.requirement("sec.tenant")
+async def test_another_tenant_whose_ask_is_in_the_same_batch_is_told_nothing(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[Ports] = []
+
+    async def noted(ports: Ports, asks: Sequence[Pause]) -> list[PauseAnswer | Refusal]:
+        seen.append(ports)
+        return await pause_runs(ports, asks)
+
+    monkeypatch.setattr(servicer, "pause_runs", noted)
+    await bench.client.pause((await running(bench)).run_id)
+    run = await running(bench)
+    mine = Pause(UUID(run.run_id), "acme", "", "key:olga", "", None, 60_000)
+    others = [
+        replace(mine, tenant="rival"),
+        replace(mine, project="elsewhere"),
+        replace(mine, expected_version=run.version - 1),
+    ]
+    told = await pause_runs(seen[0], [mine, *others])
+    assert isinstance(told[0], PauseAnswer)
+    assert [no.reason.value if isinstance(no, Refusal) else no for no in told[1:]] == [
+        "NOT_FOUND",
+        "NOT_FOUND",
+        "VERSION_CONFLICT",
+    ]
