@@ -32,7 +32,7 @@ class Envelope:
 
 @value(frozen=True, slots=True)
 class Slice:
-    """A child's part, in all. `sequence` rises where it is made larger."""
+    """A child's part, in all. `sequence` rises with each raise that was stored."""
 
     delegation: bytes
     micros: int
@@ -110,4 +110,5 @@ def _judge(
 
 
 def _adds(stands: Delegated | None, one: Slice) -> bool:
-    return stands is None or stands.sequence < one.sequence
+    """Of two raises at once, which have one number, the greater is out: whichever of them is stored, its money was taken."""
+    return stands is None or (stands.sequence, stands.micros) < (one.sequence, one.micros)

@@ -145,3 +145,33 @@ async def test_a_slice_that_comes_back_twice_comes_back_once_and_an_unknown_one_
     assert told[4] not in (APPLIED, RETRY)
     assert (await room.nodes(top))[0].free_micros == 800
     await room.sums()
+
+
+@pytest.mark.requirement("gw.budget")
+async def test_raises_of_a_child_at_once_take_from_its_parent_what_they_give_it(
+    room: Room, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    top = await parent(room)
+    (child,) = await room.spawn(top, {"workflow": "child", "budget": {"micros": 400}})
+    real = type(room.host.peers).ask
+    taken, second = asyncio.Event(), asyncio.Event()
+
+    async def ask(self: Any, call: Any, request: Any, **more: Any) -> Any:
+        answer = await real(self, call, request, **more)
+        if type(request).__name__ == "TakeSlicesRequest" and not taken.is_set():
+            taken.set()
+            await second.wait()  # the first has taken its part, and stores nothing before the other is stored
+        return answer
+
+    monkeypatch.setattr(type(room.host.peers), "ask", ask)
+    small = asyncio.create_task(room.client.trees.raise_budget(child, 1))
+    await taken.wait()
+    try:
+        assert (await room.client.trees.raise_budget(child, 500)).budget.micros == 900
+    finally:
+        second.set()
+    await asyncio.gather(small, return_exceptions=True)
+    granted = sum(node.granted_micros for node in (await room.nodes(top))[1:])
+    out = await room.gateway.fetchval("SELECT sum(micros) FROM delegation WHERE returned_ms = 0")
+    assert out >= granted, f"the parent's envelope counts {out} as given, its child has {granted}"
+    await room.sums()

@@ -11,7 +11,7 @@ SELECT d.run_id, d.delegation, d.sequence, d.micros, d.returned_ms
   FROM unnest($1::uuid[], $2::bytea[]) AS n(run_id, delegation) JOIN delegation AS d USING (run_id, delegation);
 
 -- name: take_slices
--- New slices, and larger ones of a later sequence; what they take besides is counted.
+-- New slices, those of a later sequence, and greater ones of the same; what they take besides is counted.
 WITH ask AS MATERIALIZED (
     SELECT * FROM unnest($1::uuid[], $2::bytea[], $3::bigint[], $4::bigint[]) AS a(run_id, delegation, sequence, micros)),
 former AS MATERIALIZED (
@@ -20,7 +20,7 @@ put AS (
     INSERT INTO delegation AS d (run_id, delegation, sequence, micros, taken_ms)
     SELECT run_id, delegation, sequence, micros, $5::bigint FROM ask ORDER BY run_id, delegation
     ON CONFLICT (run_id, delegation) DO UPDATE SET sequence = excluded.sequence, micros = excluded.micros
-      WHERE d.sequence < excluded.sequence AND d.returned_ms = 0
+      WHERE (d.sequence, d.micros) < (excluded.sequence, excluded.micros) AND d.returned_ms = 0
     RETURNING d.run_id, d.delegation, d.micros)
 UPDATE run_gate AS g SET delegated = g.delegated + s.more
   FROM (SELECT p.run_id, sum(p.micros - coalesce(f.micros, 0))::bigint AS more
