@@ -31,7 +31,8 @@ async def ask_approvals(ports: Ports, asks: Sequence[Asked]) -> None:
     run_ids = sorted({ask.run_id for ask in asks})
     runs = await ports.reads.runs(run_ids)
     versions = {
-        run.digest: await ports.catalogue.resolve(run.head.tenant, run.head.project, run.digest.hex()) for run in runs.values()
+        run_id: await ports.catalogue.resolve(run.head.tenant, run.head.project, run.digest.hex())
+        for run_id, run in runs.items()  # equal content has an owner of its own in each project
     }
     now = ports.clock.now_ms()
     new: dict[tuple[UUID, str, str], Approval] = {}
@@ -40,7 +41,7 @@ async def ask_approvals(ports: Ports, asks: Sequence[Asked]) -> None:
         if ask.run_id not in runs:
             continue
         run = runs[ask.run_id]
-        made = _made(ports, ask, run, versions[run.digest], now)
+        made = _made(ports, ask, run, versions[ask.run_id], now)
         if isinstance(made, Answered):
             answers.append(made)
         else:

@@ -68,7 +68,10 @@ def _follow(approval: Approval, answer: HeldAnswer, now: int, events: list[RunEv
             events.append(entry(became, "withdrawn", f"approver:{who}", now, reason=approval.reason))
             closings.append(closing(became, who))
         return became
-    if approval.state is ApprovalState.APPROVED and not approval.effective_ms:
+    if approval.state is ApprovalState.PENDING and answer.standing is Standing.CONSUMED:
+        became = replace(became, state=ApprovalState.APPROVED, decided_ms=now)  # by signatures that a promotion has lost here
+        events.append(entry(became, "approved", "gateway", now))
+    if became.state is ApprovalState.APPROVED and not approval.effective_ms:
         became = replace(became, effective_ms=now)
         events.append(entry(became, "effective", "gateway", now))
     if answer.standing is Standing.CONSUMED and not approval.consumed_ms:

@@ -152,3 +152,31 @@ async def test_commands_twice_late_and_out_of_order_are_asked_once(bench: Bench)
     await bench.peers["readiness"].wait_for("command_answered", count=3)
     refused = [fact for fact in told(bench.peers["readiness"], first) if fact.refused]
     assert [(fact.slot, "no rule of step push" in fact.by) for fact in refused] == [("odd", True)]
+
+
+async def test_a_use_whose_decision_a_promotion_has_lost_is_an_approval_and_stops_nobody(bench: Bench) -> None:
+    async with reviewer(bench) as rita:
+        lost, other = await asked(bench), await asked(bench)
+        fact = ev.ApprovalConsumed(run_id=UUID(lost.run_id).bytes, approval_id=UUID(lost.approval_id).bytes, at_ms=7)
+        await bench.tell(ev.Event(event_id=uuid4().bytes, approval_consumed=fact))
+        stands = await bench.client.approvals.get(lost.approval_id)
+        assert (stands.state, stands.effective, stands.HasField("consumed_at")) == (APPROVED, True, True)
+        assert [fact.slot for fact in told(bench.peers["readiness"], lost)] in ([], ["approval 1.0 push"])
+        verdicts = await bench.tell(
+            asking(await bench.client.get(lost.run_id), 2), asking(await bench.client.get(other.run_id), 2)
+        )
+        assert [item.verdict for item in verdicts] == [1, 1]
+        assert (await rita.client.approvals.withdraw(lost.approval_id, "no")).outcome == pb.WITHDRAWAL_OUTCOME_ALREADY_CONSUMED
+
+
+async def test_the_owner_is_who_published_it_in_the_runs_own_project(bench: Bench) -> None:
+    flow = workflow("asks", steps=[push])
+    runs = []
+    for project, name in (("one", "paula"), ("two", "peter")):
+        key = await make_key(bench.host, name=name, project=project)
+        async with Client(Target(bench.host.addresses.public, key)) as client:
+            await client.publish(flow)
+            runs.append(await client.launch("asks"))
+    await bench.tell(*(asking(run) for run in runs))
+    found = [(await bench.client.approvals.find(run.run_id))[0] for run in runs]
+    assert [(one.owner, one.requester) for one in found] == [("paula", "paula"), ("peter", "peter")]
