@@ -94,6 +94,9 @@ async def apply(ports: Ports, raws: Sequence[bytes]) -> tuple[int, list[inbox_pb
             verdicts.append(inbox_pb2.EventVerdict(verdict=inbox_pb2.VERDICT_REFUSED, reason=str(refusal)))
     left = await apply_facts(ports, batch.facts)
     again = {number: "launch does not know the run's version" for number, run_id in launches.items() if run_id in left.unknown}
+    again |= {
+        number: "what it continues has not ended here yet" for number, run_id in launches.items() if run_id in left.unended
+    }
     for number, (run_id, fact) in attempts.items() if left.early else ():
         if (run_id, fact.step_key, fact.ticket_sequence) in left.early:
             again[number] = "what came before it did not come yet"

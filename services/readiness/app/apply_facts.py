@@ -41,6 +41,8 @@ class Left:
 
     unknown: set[UUID] = field(default_factory=set)
     """Launched runs whose version launch does not know (yet)."""
+    unended: set[UUID] = field(default_factory=set)
+    """Launched runs that continue one whose end, or launch, did not come yet."""
     early: set[tuple[UUID, str, int]] = field(default_factory=set)
     """Run, step and ticket of attempts that ended, where the launch, or the end before, or what they asked did not come yet
     (again)."""
@@ -74,7 +76,7 @@ async def _apply(ports: Ports, facts: Facts) -> Left:
             due = await tx.take_due(now, facts.due_limit) if facts.due_limit else []
             left.due = len(due)
             named |= {run_id for run_id, _ in due}
-            views = await _begin(ports, tx, facts, now)
+            views = await _begin(ports, tx, facts, left, now)
             if named:
                 committed = await _move(ports, tx, facts, due, named, left, now)
     except BaseException:
@@ -89,15 +91,16 @@ async def _apply(ports: Ports, facts: Facts) -> Left:
     return left
 
 
-async def _begin(ports: Ports, tx: Tx, facts: Facts, now: int) -> list[tuple[RunFacts, RunView]]:
+async def _begin(ports: Ports, tx: Tx, facts: Facts, left: Left, now: int) -> list[tuple[RunFacts, RunView]]:
     """Stores new runs with their steps and first tickets; those closed before they came are born closed."""
-    launched = facts.launched
-    if not launched:
+    if not facts.launched:
         return []
+    sources = await _sources(ports, tx, facts, left, now)
+    launched = [run for run in facts.launched if run.run_id not in left.unended]
     graphs = ports.versions.known(sorted({run.digest for run in launched}))
     new = await tx.add_runs(sorted({run.run_id: run for run in launched}.values(), key=lambda run: run.run_id))
     early = await tx.closed_early(sorted(new))
-    former = await _former(tx, [run for run in launched if run.run_id in new], facts.forks)
+    former = await _former(tx, sources, [run for run in launched if run.run_id in new], facts.forks)
     views: list[tuple[RunFacts, RunView]] = []
     notices: list[Notice] = []
     for run in launched:
@@ -124,12 +127,26 @@ async def _begin(ports: Ports, tx: Tx, facts: Facts, now: int) -> list[tuple[Run
     return views
 
 
-async def _former(tx: Tx, runs: Sequence[RunFacts], forks: Mapping[UUID, Fork]) -> Mapping[UUID, Mapping[str, Step]]:
+async def _sources(ports: Ports, tx: Tx, facts: Facts, left: Left, now: int) -> Mapping[UUID, RunFacts]:
+    """Ended runs that new ones continue, locked. Launch may have ended one before its last facts came here, or its launch: who
+    continues it must not take that for steps that did not succeed."""
+    forks = {run.run_id: facts.forks[run.run_id].of for run in facts.launched if run.run_id in facts.forks}
+    if not forks:
+        return {}
+    sources = await tx.lock_runs(sorted(set(forks.values())))
+    going = {of for of in forks.values() if of in sources and sources[of].state == ACTIVE}
+    going |= {of for of in forks.values() if of not in sources and now - launched_ms(of) < ports.retention_ms}
+    waiting = {run_id for run_id, of in forks.items() if of in going}
+    left.unended = waiting - await tx.known_runs(sorted(waiting)) if waiting else set()
+    return sources
+
+
+async def _former(
+    tx: Tx, sources: Mapping[UUID, RunFacts], runs: Sequence[RunFacts], forks: Mapping[UUID, Fork]
+) -> Mapping[UUID, Mapping[str, Step]]:
     """Steps of the ended runs that these continue, where they are known here and of the same tenant and version."""
     wanted = {forks[run.run_id].of: run for run in runs if run.run_id in forks}
-    if not wanted:
-        return {}
-    there = await tx.lock_runs(sorted(wanted))
+    there = {of: sources[of] for of in wanted if of in sources}
     same = [of for of, was in there.items() if (was.tenant, was.digest) == (wanted[of].tenant, wanted[of].digest)]
     return await tx.load_steps(same) if same else {}
 

@@ -17,6 +17,7 @@ from runway_sdk import Client, NotFound, Retry, RunwayError, StepFailed, Target,
 from libs.runtime.host import Host
 from libs.testkit.fixtures import StackDatabase
 from libs.testkit.hosts import Peer, make_key, running_host
+from services.readiness.app import apply_facts
 
 
 @dataclass
@@ -196,7 +197,10 @@ async def test_what_cannot_be_continued_is_refused_by_name(bench: Bench) -> None
 
 
 @pytest.mark.requirement("run.retry-fork")
-async def test_a_run_that_is_forgotten_where_its_steps_are_is_not_run_at_all(bench: Bench) -> None:
+async def test_a_run_that_is_forgotten_where_its_steps_are_is_not_run_at_all(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(apply_facts, "launched_ms", lambda run_id: 0)  # older than its retention
     seen: Counter[str] = Counter()
     async with bench.worker(diamond(seen, set())):
         first = await bench.ended((await bench.client.launch("diamond", 4)).run_id)

@@ -124,6 +124,35 @@ async def test_a_closing_in_one_delivery_with_its_launch_finds_its_steps(bench: 
     assert [item.state for item in steps] == [rd.STEP_STATE_CANCELLED] * 4
 
 
+@pytest.mark.requirement("run.retry-fork")
+async def test_a_run_that_continues_another_waits_for_that_ones_last_facts(bench: Bench) -> None:
+    source, again = bench.host.ids.uuid7(), bench.host.ids.uuid7()
+    version = (await bench.client.versions("diamond"))[0]
+    fields = {
+        "tenant": "acme",
+        "project": "default",
+        "workflow_digest": bytes.fromhex(version.digest),
+        "build": "1",
+        "epoch": 1,
+    }
+    first = ev.Event(run_launched=ev.RunLaunched(run_id=source.bytes, **fields))
+    fork = ev.Event(run_launched=ev.RunLaunched(run_id=again.bytes, fork_of=source.bytes, **fields))
+
+    async def told(*events: ev.Event) -> list[int]:
+        return [item.verdict for item in await bench.tell(*events)]
+
+    assert await told(fork) == [inbox_pb2.VERDICT_RETRY], "its launch is on its way"
+    assert await told(first, fork) == [inbox_pb2.VERDICT_APPLIED, inbox_pb2.VERDICT_RETRY], "launch alone knows that it ended"
+    closing = ev.Event(run_closing=ev.RunClosing(run_id=source.bytes, epoch=2, outcome="cancelled"))
+    assert await told(done(str(source), "start", 5), closing) == [inbox_pb2.VERDICT_APPLIED] * 2
+    assert await told(fork, fork) == [inbox_pb2.VERDICT_APPLIED] * 2
+    assert await told(fork) == [inbox_pb2.VERDICT_APPLIED], "twice is once"
+    await bench.ticket(str(again), "left")
+    assert not [
+        e for e in bench.scheduler.facts("step_ready") if (e.step_ready.run_id, e.step_ready.step_key) == (again.bytes, "start")
+    ]
+
+
 @pytest.mark.requirement("dag.ready")
 async def test_an_end_of_a_run_that_is_not_known_is_asked_again_while_runs_of_its_age_are_kept(bench: Bench) -> None:
     young, old = bench.host.ids.uuid7(), UUID(int=1 << 80)
