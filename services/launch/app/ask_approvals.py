@@ -1,13 +1,14 @@
 """Commands that ask for an approval become rows, once each; an older proposal of the same slot is stale from then on.
 
-What is asked is judged here by the run's pinned version: a worker names the call, the rule names who decides. Can go wrong: a
-command that comes twice or late. The first stands; a proposal older than one that is known is stale from the beginning.
+What is asked is judged here by the run's pinned version and those of the runs above it: a worker names the call, the rules
+name who decides. Can go wrong: a command that comes twice or late. The first stands; a proposal older than one that is known is
+stale from the beginning.
 """
 
 from collections.abc import Mapping, Sequence
 from uuid import UUID
 
-from libs.fence.certificates import Subject, governing
+from libs.fence.certificates import Rule, Subject, governing, rules_of
 from services.launch.app.approval_log import entry
 from services.launch.domain.approvals import (
     Answered,
@@ -18,11 +19,13 @@ from services.launch.domain.approvals import (
     born,
     certificate,
     refused,
-    rule_for,
+    rules_behind,
     superseded,
+    who_and_how_long,
 )
 from services.launch.domain.facts import Version
 from services.launch.domain.run import DECIDED, Run, RunEventFacts
+from services.launch.domain.workflow import ApprovalRule, StepSpec
 from services.launch.ports import Ports, Tx
 
 
@@ -41,7 +44,7 @@ async def ask_approvals(ports: Ports, asks: Sequence[Asked]) -> None:
         if ask.run_id not in runs:
             continue
         run = runs[ask.run_id]
-        made = _made(ports, ask, run, versions[ask.run_id], now)
+        made = await _made(ports, ask, run, versions[ask.run_id], now)
         if isinstance(made, Answered):
             answers.append(made)
         else:
@@ -95,7 +98,26 @@ async def _take_back(ports: Ports, tx: Tx, ended: Sequence[Approval], known: Map
     await tx.send(raises, now)
 
 
-def _made(ports: Ports, ask: Asked, run: Run, version: Version, now: int) -> "Approval | Answered":
+async def _named(ports: Ports, ask: Asked, run: Run, step: StepSpec, governs: Rule) -> tuple[tuple[str, ...], int]:
+    """Who may decide and for how long, by every rule that names the call: the step's own, and those of the runs above it, whose
+    versions are in the same project."""
+    head = run.head
+    entries: dict[str, list[Rule]] = {}
+    for one in rules_of(head.capabilities):
+        if one.names(ask.step_key, ask.tool, ask.hold_micros):
+            entries.setdefault(one.policy, []).append(one)
+    named: list[ApprovalRule] = []
+    governing_rules: list[ApprovalRule] = []
+    for policy, mine in sorted(entries.items()):
+        steps: Sequence[StepSpec] = [step]
+        if policy != run.digest.hex():
+            steps = (await ports.catalogue.resolve(head.tenant, head.project, policy)).spec.steps
+        named += rules_behind(steps, mine)
+        governing_rules += rules_behind(steps, [governs]) if policy == governs.policy else []
+    return who_and_how_long(named, governing_rules)
+
+
+async def _made(ports: Ports, ask: Asked, run: Run, version: Version, now: int) -> "Approval | Answered":
     if ask.problem:
         return refused(ask, ask.problem)
     need, eligible, length_ms = ask.need, ask.eligible, ask.length_ms
@@ -109,9 +131,7 @@ def _made(ports: Ports, ask: Asked, run: Run, version: Version, now: int) -> "Ap
         if governs is None:
             return refused(ask, f"no rule of step {step.key} asks for an approval of {ask.tool} that holds {ask.hold_micros}")
         need, policy = governs.need, governs.policy
-        own = rule_for(step.approvals, governs) if policy == run.digest.hex() else None
-        if own is not None:
-            eligible, length_ms = own.eligible, own.expires_in_ms
+        eligible, length_ms = await _named(ports, ask, run, step, governs)
     subject = Subject(
         approval_id=ports.ids.uuid7(),
         run_id=ask.run_id,

@@ -5,7 +5,7 @@ stale or be taken back. Can go wrong: a decision that is about something else th
 digest of the content, and the gateway compares it with what it will send.
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from enum import IntEnum
 from uuid import UUID
@@ -13,7 +13,7 @@ from uuid import UUID
 from libs.fence.certificates import Certificate, Rule, Signature, Standing, Subject, statement, verifies
 from libs.kernel.refusal import Reason, Refusal, not_found
 from libs.kernel.values import value
-from services.launch.domain.workflow import ApprovalRule
+from services.launch.domain.workflow import ROLES, ApprovalRule, StepSpec
 
 REVIEWER, OPERATOR = "reviewer", "operator"
 """Scopes of keys: who may decide, and who may decide alone against the rule."""
@@ -179,14 +179,22 @@ class HeldAnswer:
     problem: str = ""
 
 
-def rule_for(rules: Sequence[ApprovalRule], governs: Rule) -> ApprovalRule | None:
-    """The version's own rule behind the entry of the grant that governs a call; None where it was inherited from a parent."""
-    found = [
-        rule
-        for rule in rules
-        if governs.tool in rule.tools and (rule.need, rule.above_micros) == (governs.need, governs.above_micros)
-    ]
-    return found[0] if found else None
+def rules_behind(steps: Iterable[StepSpec], entries: Collection[Rule]) -> list[ApprovalRule]:
+    """The rules of these steps that became these entries of a grant."""
+    asked = {(one.tool, one.need, one.above_micros) for one in entries}
+    rules = [rule for step in steps for rule in step.approvals]
+    return [rule for rule in rules if any((tool, rule.need, rule.above_micros) in asked for tool in rule.tools)]
+
+
+def who_and_how_long(named: Sequence[ApprovalRule], governing: Sequence[ApprovalRule]) -> tuple[tuple[str, ...], int]:
+    """Who may decide about a call that these rules name, those of runs above it too (empty: every reviewer), and for how long
+    (0: as the installation says). Of several lists those who are in all of them, where they are enough; else the list of the
+    rules that govern, or the first."""
+    lists = [rule.eligible for rule in (*governing, *named) if rule.eligible]
+    both = set(lists[0]).intersection(*lists[1:]) if lists else set()
+    enough = both & ROLES or len(both) >= max((rule.need for rule in named), default=1)
+    eligible = tuple(sorted(both)) if enough else lists[0] if lists else ()
+    return eligible, min((rule.expires_in_ms for rule in governing if rule.expires_in_ms), default=0)
 
 
 def superseded(new: Approval, others: Collection[Approval]) -> list[Approval]:

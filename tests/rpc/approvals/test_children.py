@@ -54,3 +54,30 @@ async def test_a_child_cannot_get_round_a_rule(
             await person.decide(asked.approval_id)
         assert await room.client.result(run.run_id, timeout_s=30) == 200
     assert [request.path for request in room.provider.requests] == [f"/child/{asked.run_id}"]
+
+
+@pytest.mark.requirement("fx.approval")
+@pytest.mark.requirement("child.bounded")
+@pytest.mark.parametrize(
+    ("own", "inherited"),
+    [
+        ([], [ApprovalRule([TOOL], eligible=["rita"])]),
+        ([ApprovalRule([TOOL], eligible=["rita"])], [ApprovalRule(["*"])]),
+        ([ApprovalRule(["*"]), ApprovalRule([TOOL], eligible=["rita"])], []),
+        ([ApprovalRule([TOOL], eligible=["rita", "rolf"])], [ApprovalRule(["*"], eligible=["rita"])]),
+    ],
+    ids=["its parent's", "its own beside its parent's", "the second of its own", "both"],
+)
+async def test_whom_a_rule_names_no_other_rule_replaces(
+    room: Room, own: list[ApprovalRule], inherited: list[ApprovalRule]
+) -> None:
+    parent = workflow("parent", steps=[spawning(inherited)])
+    async with room.worker(child(own), parent), room.person("rita") as rita, room.person("rolf") as rolf:
+        run = await room.client.launch("parent")
+        (asked,) = await room.asked("")
+        assert list(asked.eligible) == ["rita"]
+        with pytest.raises(RunwayError) as no:
+            await rolf.decide(asked.approval_id)
+        assert no.value.reason == "APPROVAL_NOT_ELIGIBLE"
+        await rita.decide(asked.approval_id)
+        assert await room.client.result(run.run_id, timeout_s=30) == 200
