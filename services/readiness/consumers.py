@@ -100,7 +100,11 @@ async def apply(ports: Ports, raws: Sequence[bytes]) -> tuple[int, list[inbox_pb
     for number, (run_id, fact) in attempts.items() if left.early else ():
         if (run_id, fact.step_key, fact.ticket_sequence) in left.early:
             again[number] = "what came before it did not come yet"
-    again |= {number: "the run's launch did not come yet" for number, key in asked.items() if key in left.unborn}
+    again |= {
+        number: "the run's launch, or what made its step, did not come yet"
+        for number, key in asked.items()
+        if key in left.unborn
+    }
     for number, text in again.items():
         verdicts[number] = inbox_pb2.EventVerdict(verdict=inbox_pb2.VERDICT_RETRY, reason=text)
     return ports.db.incarnation, verdicts

@@ -13,7 +13,7 @@ from uuid import UUID
 from services.readiness.app.check_output import as_promised
 from services.readiness.app.take_waits import Waited, load_waits, lock_asked, save_waits, take_asked, take_told
 from services.readiness.domain.forking import Fork, take_over
-from services.readiness.domain.graph import Graph
+from services.readiness.domain.graph import Graph, base_of
 from services.readiness.domain.joins import warns
 from services.readiness.domain.steps import (
     TERMINAL,
@@ -30,6 +30,7 @@ from services.readiness.domain.steps import (
     resolve_effect,
     retry_due,
     too_early,
+    unmade,
 )
 from services.readiness.domain.waits import WaitKey
 from services.readiness.ports import ACTIVE, CLOSED, FINISHED, Facts, Notice, Ports, RunFacts, Tx, UnknownVersions
@@ -47,7 +48,7 @@ class Left:
     """Run, step and ticket of attempts that ended, where the launch, or the end before, or what they asked did not come yet
     (again)."""
     unborn: set[WaitKey] = field(default_factory=set)
-    """Run, step and slot of what attempts asked, where the launch did not come yet (again)."""
+    """Run, step and slot of what attempts asked, where the launch, or what made the step, did not come yet (again)."""
     due: int = 0
     """Steps whose backoff or timer had passed."""
 
@@ -169,6 +170,7 @@ async def _move(
     if facts.told:
         await take_told(tx, active, views, facts.told, now)
     left.unborn = {key for key in facts.wait_keys if key[0] not in runs and now - launched_ms(key[0]) < ports.retention_ms}
+    left.unborn |= {key for key in facts.wait_keys if key[0] in views and unmade(views[key[0]], key[1])}
     await load_waits(tx, views, facts.attempts, due)
     doubtful = [(run_id, fact.step_key) for run_id, fact in facts.attempts if fact.unresolved]
     resolved = await tx.resolutions(doubtful) if doubtful else {}
@@ -197,7 +199,7 @@ def _finish(
     now: int,
 ) -> set[tuple[UUID, str, int]]:
     """Applies ends of attempts; those of a successor after its predecessor's, however they came. What came too early."""
-    waiting = [(run_id, fact) for run_id, fact in attempts if run_id in views and fact.step_key in views[run_id].steps]
+    waiting = [(run_id, fact) for run_id, fact in attempts if run_id in views and base_of(fact.step_key) in views[run_id].steps]
     while True:
         early = []
         for run_id, fact in waiting:

@@ -46,11 +46,19 @@ def too_early(view: RunView, fact: AttemptFact) -> bool:
     """Whether the fact is about a ticket that this step has not got to, or about waits that are not known: what explains it
     (the end of its predecessor, or of its own earlier attempt, or what it asked for) did not come yet, or has to come again."""
     step = view.steps.get(fact.step_key)
-    if step is None or step.state in TERMINAL:
+    if step is None:
+        return unmade(view, fact.step_key)
+    if step.state in TERMINAL:
         return False
     if fact.ticket_sequence == step.ticket_sequence and step.state in TICKETED:
         return any((step.key, slot) not in view.waits for slot in fact.awaits)
     return fact.ticket_sequence > step.ticket_sequence
+
+
+def unmade(view: RunView, key: str) -> bool:
+    """Whether this is an instance of a step that is not many yet: a promotion has lost what made it, which comes again."""
+    base = view.steps.get(base_of(key))
+    return key not in view.steps and base is not None and base.state == StepState.PENDING
 
 
 def needs_ticket(view: RunView, step: Step) -> bool:

@@ -160,6 +160,40 @@ async def test_an_end_of_a_run_that_is_not_known_is_asked_again_while_runs_of_it
     assert [verdict.verdict for verdict in verdicts] == [inbox_pb2.VERDICT_RETRY, inbox_pb2.VERDICT_APPLIED]
 
 
+@step
+def plan(run: dict[str, int]) -> list[int]:
+    return [1]
+
+
+@step(for_each="steps.plan", needs=["plan"])
+def work(item: int) -> int:
+    return item
+
+
+@pytest.mark.requirement("dag.ready")
+async def test_facts_of_an_instance_that_a_promotion_has_lost_are_asked_again_until_it_is_made_again(bench: Bench) -> None:
+    await bench.client.publish(workflow("many", steps=[plan, work]))
+    run = await bench.client.launch("many", {"x": 1})
+    await bench.ticket(run.run_id, "plan")
+    planned = done(run.run_id, "plan")
+    planned.attempt_finished.output = to_value([7]).SerializeToString()
+    asks = ev.Event(
+        command_recorded=ev.CommandRecorded(
+            run_id=UUID(run.run_id).bytes,
+            step_key="work[0]",
+            slot="w",
+            kind=ev.COMMAND_KIND_WAIT,
+            payload=to_value({"for_ms": 1}).SerializeToString(),
+        )
+    )
+    ends = done(run.run_id, "work[0]", 7)
+    again, applied = inbox_pb2.VERDICT_RETRY, inbox_pb2.VERDICT_APPLIED
+    assert [item.verdict for item in await bench.tell(asks, ends)] == [again, again]
+    assert [item.verdict for item in await bench.tell(asks, ends, planned)] == [again, applied, applied]
+    assert [item.verdict for item in await bench.tell(asks, done(run.run_id, "work[9]"))] == [applied, applied]
+    assert await bench.client.result(run.run_id, timeout_s=10) == [7]
+
+
 def continuing(event: ev.Event, *successors: str) -> ev.Event:
     event.attempt_finished.continued.extend(successors)
     return event
