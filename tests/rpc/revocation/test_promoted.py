@@ -26,7 +26,9 @@ async def test_what_one_point_knows_to_be_taken_stays_taken(
         found = await answered(bench, run)
         assert [(one.capability, one.by) for one in found.revoked] == [("tool:git.push", "key:olga")]
         for point in POINTS:
-            await wait_until(lambda name=point: installation.raised(name, UUID(run.run_id).bytes), what=f"a raise at {point}")
+            await wait_until(
+                lambda name=point: installation.raised(name, UUID(run.run_id).bytes), timeout_s=20, what=f"a raise at {point}"
+            )
             last = installation.raised(point, UUID(run.run_id).bytes)[-1]
             assert revoked_of(last.capabilities) == [lost]
             assert "tool:git.push" not in last.capabilities
@@ -34,4 +36,4 @@ async def test_what_one_point_knows_to_be_taken_stays_taken(
         async def confirmed() -> bool:
             return "run.revocation_enforced" in [event.kind for event in await bench.client.events(run.run_id)]
 
-        await wait_until(confirmed, timeout_s=10, what="a confirmation of every point")
+        await wait_until(confirmed, timeout_s=20, what="a confirmation of every point")

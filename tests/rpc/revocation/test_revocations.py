@@ -152,7 +152,7 @@ async def test_it_is_enforced_once_every_point_has_confirmed_it_and_not_before(b
         assert later.replayed
         return later.phase == ENFORCED
 
-    await wait_until(enforced, timeout_s=10, what="the point that was away")
+    await wait_until(enforced, timeout_s=20, what="the point that was away")
     assert raised(bench, "gateway", run)[-1].epoch == run.epoch + 1
     assert kinds(await bench.client.events(run.run_id)).count("run.revocation_enforced") == 1
 
@@ -206,7 +206,7 @@ async def test_it_is_confirmed_under_a_later_epoch_as_well(bench: Bench) -> None
     async def enforced() -> bool:
         return (await bench.client.trees.revoke(run.run_id, PUSH, "why", request_id="r")).phase == ENFORCED
 
-    await wait_until(enforced, timeout_s=10, what="a confirmation")
+    await wait_until(enforced, timeout_s=20, what="a confirmation")
     assert {gate.epoch for gate in raised(bench, "gateway", run) if "tool:git.push" in gate.capabilities} == set()
 
 

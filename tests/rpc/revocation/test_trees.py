@@ -74,7 +74,7 @@ async def test_a_tree_is_enforced_once_the_last_point_of_the_last_child_is(room:
         later = await room.client.trees.revoke(top, [HTTP], "why", request_id="r")
         return later.phase == pb.REVOCATION_PHASE_ENFORCED and later.below.enforced == 30
 
-    await wait_until(enforced, timeout_s=15, what="every run below")
+    await wait_until(enforced, timeout_s=20, what="every run below")
 
 
 @pytest.mark.requirement("child.bounded")
@@ -92,7 +92,7 @@ async def test_a_spawn_at_the_same_moment_leaves_nobody_with_it(room: Room) -> N
         tasks = []
         for ask in work if order % 2 else work[::-1]:
             tasks.append(asyncio.create_task(ask))
-            await wait_until(lambda: waiting(room), what="somebody who waits for the lock")
+            await wait_until(lambda: waiting(room), timeout_s=20, what="somebody who waits for the lock")
         await transaction.rollback()
         await locker.close()
         await asyncio.gather(*tasks)
