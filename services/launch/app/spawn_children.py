@@ -26,6 +26,7 @@ from services.launch.domain.children import SliceBack
 from services.launch.domain.facts import Version
 from services.launch.domain.run import DECIDED, FailureFacts, RunEventFacts, RunHead
 from services.launch.domain.spawning import (
+    NO_MONEY,
     Policy,
     SpawnAsk,
     Spawned,
@@ -199,7 +200,9 @@ async def _store(ports: Ports, prepared: Sequence[_Prepared], *, held: bool) -> 
         parents = dict(heads)
         for item in (item for item in prepared if item.ask.key not in known and item.ask.run_id in heads):
             parent = parents[item.ask.run_id]
-            refused = item.refused or judge(parent, item.ask, item.policy, accounts.get(parent.tenant))
+            refused = item.refused
+            if refused is None or (refused.type == NO_MONEY and parent.state in DECIDED):  # that is why it waits no longer
+                refused = judge(parent, item.ask, item.policy, accounts.get(parent.tenant))
             if refused is not None and may_wait(parent, item.ask, refused, 0 if held else counts.get(parent.run_id, 0)):
                 holding.append((item.ask, refused.message))
                 counts[parent.run_id] = counts.get(parent.run_id, 0) + 1

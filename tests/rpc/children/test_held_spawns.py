@@ -8,6 +8,7 @@ import pytest
 from runway_sdk import Context, step, workflow
 
 from libs.testkit.waiting import wait_until
+from services.launch.app import spawn_children
 from services.launch.domain import spawning
 from tests.rpc.children.conftest import Bench
 from tests.rpc.children.room import APPLIED, Room
@@ -181,3 +182,19 @@ async def test_a_step_that_joins_such_a_spawn_waits_for_budget_and_says_what_wou
         assert await bench.client.result(run.run_id, timeout_s=30) == 7
         await bench.settled(run.run_id)
     await bench.balanced()
+
+
+@pytest.mark.requirement("child.bounded")
+async def test_what_lacked_money_before_its_parent_ended_is_refused_for_that_end(
+    room: Room, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = await parent(room, budget_micros=50)
+    queue = spawn_children._queue
+
+    async def ended(ports: Any, prepared: Any) -> Any:
+        await room.client.cancel(run)
+        return await queue(ports, prepared)
+
+    monkeypatch.setattr(spawn_children, "_queue", ended)
+    await room.tell(room.spawn_event(run, [takes(80)], slot="s", wait_for_budget=True))
+    assert (await held(room), await room.refusals(run)) == ([], ["PARENT_CLOSED"])
