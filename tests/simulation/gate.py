@@ -114,6 +114,8 @@ class Gate:
             self.connections.append(holder._con)
 
         await self._turn(f"{owner} connect {name}", None, work)
+        if holder._con is None:  # cut before its owner got it: the driver cannot meet that, since it gets it at once
+            raise ConnectionResetError("cut as it was opened")
 
     def forget(self, connection: "SimConnection") -> None:
         """A connection was cut: the server lets go of what it held before anything else happens."""
