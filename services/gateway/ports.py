@@ -296,6 +296,10 @@ class Transaction(Protocol):
         """Stores slices, or makes them larger, and counts them."""
         ...
 
+    async def name_slices(self, returned: Sequence[Returned], now_ms: int) -> None:
+        """Makes those that are not known yet, behind whoever takes them now."""
+        ...
+
     async def return_slices(self, returned: Sequence[Returned], now_ms: int) -> None:
         """Gives back, once each, what slices have not used."""
         ...

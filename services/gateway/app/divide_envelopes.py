@@ -35,7 +35,10 @@ async def return_slices(ports: Ports, returned: Sequence[Returned]) -> None:
     now = ports.clock.now_ms()
 
     async def work(tx: Transaction) -> None:
-        await tx.lock([item.run_id for item in returned])
+        run_ids = [item.run_id for item in returned]
+        await tx.lock(run_ids)
+        await tx.name_slices(returned, now)
+        await tx.lock(run_ids)  # a gate may have been made meanwhile, with the slice
         await tx.return_slices(returned, now)
 
     await ports.store.run(work)

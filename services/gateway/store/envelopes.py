@@ -56,6 +56,11 @@ class EnvelopeStore:
                 now_ms,
             )
 
+    async def name(self, returned: Sequence[Returned], now_ms: int) -> None:
+        """Those that are not known yet, and whose taking may be under way."""
+        names = [item.run_id for item in returned], [item.delegation for item in returned]
+        await self._tx.fetch(ENVELOPES.name_slices, *names, now_ms)
+
     async def give_back(self, returned: Sequence[Returned], now_ms: int) -> None:
         """Once each."""
         await self._tx.fetch(

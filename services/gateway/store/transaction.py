@@ -177,6 +177,10 @@ class GatewayTx:
         """Stores and counts them."""
         await EnvelopeStore(self._tx).take(new, now_ms)
 
+    async def name_slices(self, returned: Sequence[Returned], now_ms: int) -> None:
+        """Slices that are not known yet."""
+        await EnvelopeStore(self._tx).name(returned, now_ms)
+
     async def return_slices(self, returned: Sequence[Returned], now_ms: int) -> None:
         """Slices that came back."""
         await EnvelopeStore(self._tx).give_back(returned, now_ms)

@@ -4,6 +4,7 @@ import asyncio
 from typing import Any
 from uuid import UUID
 
+import asyncpg
 import pytest
 from runway.events.v1 import events_pb2 as ev
 from runway_sdk import (
@@ -175,3 +176,26 @@ async def test_raises_of_a_child_at_once_take_from_its_parent_what_they_give_it(
     out = await room.gateway.fetchval("SELECT sum(micros) FROM delegation WHERE returned_ms = 0")
     assert out >= granted, f"the parent's envelope counts {out} as given, its child has {granted}"
     await room.sums()
+
+
+@pytest.mark.requirement("gw.budget")
+async def test_a_slice_that_comes_back_while_the_gate_is_made_with_it_is_counted_once(room: Room) -> None:
+    top, name = UUID(await parent(room)), b"d" * 32
+    other = await asyncpg.connect(room.urls["gateway"])
+    try:
+        async with other.transaction():
+            await other.execute("INSERT INTO run_gate (run_id, granted, delegated) VALUES ($1, 1000, 400)", top)
+            sql = "INSERT INTO delegation (run_id, delegation, sequence, micros, taken_ms) VALUES ($1, $2, 1, 400, 1)"
+            await other.execute(sql, top, name)
+            fact = ev.SliceReturned(run_id=top.bytes, delegation=name, spent_micros=0)
+            back = asyncio.create_task(room.tell(ev.Event(slice_returned=fact), service="gateway"))
+            await wait_until(lambda: _waits(room), what="a return that waits")
+        assert await back == [APPLIED]
+    finally:
+        await other.close()
+    assert await room.gateway.fetchval("SELECT delegated FROM run_gate WHERE run_id = $1", top) == 0
+    await room.sums()
+
+
+async def _waits(room: Room) -> bool:
+    return bool(await room.gateway.fetch("SELECT FROM pg_locks WHERE NOT granted"))

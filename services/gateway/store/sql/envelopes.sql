@@ -27,6 +27,12 @@ UPDATE run_gate AS g SET delegated = g.delegated + s.more
           FROM put AS p LEFT JOIN former AS f USING (run_id, delegation) GROUP BY p.run_id) AS s
  WHERE g.run_id = s.run_id;
 
+-- name: name_slices
+-- Slices that come back and are not known yet. Waits for whoever takes one now, and perhaps makes its gate: the gates are locked after it.
+INSERT INTO delegation (run_id, delegation, sequence, micros, taken_ms)
+SELECT DISTINCT run_id, delegation, 0, 0, $3::bigint FROM unnest($1::uuid[], $2::bytea[]) AS a(run_id, delegation) ORDER BY 1, 2
+ON CONFLICT DO NOTHING;
+
 -- name: return_slices
 -- Slices that came back, once each: what was not used is free again. One that is not known was taken from a database that has lost
 -- it: what it used counts all the same.
