@@ -39,8 +39,8 @@ class LaunchAsk:
     traceparent: str = ""
     fork: Fork | None = None
     start_within_ms: int = 0
-    granted: tuple[str, ...] = ()
-    """The grant of the run that it continues, which may have been narrowed; empty: what the version grants."""
+    granted: tuple[str, ...] | None = None
+    """The grant of the run that it continues, which may be less than the version's, or nothing; None: what the version grants."""
 
 
 @value(frozen=True, slots=True)
@@ -68,7 +68,7 @@ def _launch(ports: Ports, ask: LaunchAsk, run_id: UUID, now_ms: int) -> Launch:
         workflow_number=ask.version.number,
         build=ask.version.spec.build,
         points=ask.version.spec.points,
-        capabilities=ask.granted or ask.version.spec.capabilities + ask.version.spec.rules(ask.version.digest.hex()),
+        capabilities=_granted(ask),
         run_class=ask.run_class,
         priority=ask.priority,
         deadline_ms=now_ms + deadline_in,
@@ -81,6 +81,13 @@ def _launch(ports: Ports, ask: LaunchAsk, run_id: UUID, now_ms: int) -> Launch:
         fork=ask.fork,
         start_by_ms=now_ms + ask.start_within_ms if ask.start_within_ms else 0,
     )
+
+
+def _granted(ask: LaunchAsk) -> tuple[str, ...]:
+    """What the version grants; of a run that continues another what that one was granted, and be it nothing."""
+    if ask.granted is not None:
+        return ask.granted
+    return ask.version.spec.capabilities + ask.version.spec.rules(ask.version.digest.hex())
 
 
 def check(ports: Ports, ask: LaunchAsk) -> None:

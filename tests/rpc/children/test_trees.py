@@ -38,6 +38,20 @@ async def test_a_child_has_no_more_than_its_parent(room: Room) -> None:
     assert {fact.launched_by for fact in told.values()} == {"tests"}
 
 
+@pytest.mark.requirement("child.bounded")
+@pytest.mark.requirement("run.retry-fork")
+async def test_a_child_that_is_begun_again_has_no_more_than_it_had(room: Room) -> None:
+    top = await parent(room)
+    asked = [{"workflow": "child", "name": "wide"}, {"workflow": "child", "name": "less", "capabilities": ["model:small"]}]
+    children = await room.spawn(top, *asked)
+    for run_id in children:
+        await room.finish(run_id, "failed")
+    await room.settled(*children)
+    again = [(await room.client.fork(run_id, ["act"])).run_id for run_id in children]
+    rows = {str(row["run_id"]): row["capabilities"] for row in await room.launch.fetch("SELECT run_id, capabilities FROM run")}
+    assert [rows[run_id] for run_id in again] == [["tool:http.request"], []]
+
+
 @pytest.mark.requirement("wf.pin")
 async def test_a_version_that_is_published_meanwhile_does_not_divide_the_children_of_one_command(
     room: Room, monkeypatch: pytest.MonkeyPatch
