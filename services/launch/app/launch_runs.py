@@ -40,7 +40,7 @@ class LaunchAsk:
     fork: Fork | None = None
     start_within_ms: int = 0
     granted: tuple[str, ...] | None = None
-    """The grant of the run that it continues, which may be less than the version's, or nothing; None: what the version grants."""
+    """The grant of the run that it continues, perhaps less than the version's, or nothing; None: what the version grants."""
 
 
 @value(frozen=True, slots=True)
