@@ -286,6 +286,26 @@ async def test_a_pause_reaches_all_below_and_so_does_the_resume(room: Room) -> N
 
 
 @pytest.mark.requirement("run.pause")
+async def test_a_parent_that_gives_money_for_the_first_time_while_it_pauses_is_paused_in_the_end(room: Room) -> None:
+    """From then on it touches the gateway, which was not asked to pause it."""
+    top = (await room.client.launch("plain", None, budget_micros=1_000)).run_id
+    room.scheduler.quiesced = False
+    paused = await room.client.pause(top)
+    assert paused.run.state == pb.RUN_STATE_PAUSING
+    (child,) = await room.spawn(top, PLAIN | {"budget": {"micros": 300}})
+    await room.tell(ev.Event(point_quiesced=ev.PointQuiesced(run_id=bytes_of(top), point="scheduler", epoch=paused.run.epoch)))
+    assert (await room.client.get(top)).state == pb.RUN_STATE_PAUSED
+    assert (await room.client.get(child)).state == pb.RUN_STATE_PAUSED
+    room.scheduler.quiesced = True
+    await room.client.resume(top)
+    await room.finish(child)
+    await room.settled(child)
+    await room.finish(top)
+    await room.settled(top)
+    await room.sums()
+
+
+@pytest.mark.requirement("run.pause")
 async def test_trees_that_are_paused_at_once_pause_each_for_its_own_reason(room: Room) -> None:
     tops = [await parent(room) for _ in range(4)]
     below = [(await room.spawn(top, {"workflow": "parent"}, {"workflow": "parent"})) for top in tops]

@@ -25,7 +25,7 @@ SELECT run_id FROM below ORDER BY run_id;
 
 -- name: admit_children
 -- Stores children with their first event and their slices; their parents, which are locked, count them. A parent that gives money
--- touches the gateway from now on.
+-- touches the gateway from now on; where that is not asked what is under way (a pause, a revocation), it has nothing of the run to stop.
 WITH ask AS MATERIALIZED (
     SELECT * FROM unnest($1::uuid[], $2::uuid[], $3::bytea[], $4::text[], $5::int[], $6::text[], $7::smallint[], $8::text[], $9::int[],
                          $10::bigint[], $11::bigint[], $12::bigint[], $13::bytea[], $14::text[], $15::text[], $16::text[], $17::text[],
@@ -61,7 +61,8 @@ counted AS (
 UPDATE run AS p
    SET children = p.children + total.n, open_children = p.open_children + total.open,
        delegated_micros = p.delegated_micros + total.micros, points = p.points | CASE WHEN total.micros > 0 THEN 1 ELSE 0 END,
-       enforced = CASE WHEN p.revoking AND total.micros > 0 AND p.points & 1 = 0 THEN p.enforced | 1 ELSE p.enforced END
+       enforced = CASE WHEN (p.revoking OR p.state = 5) AND total.micros > 0 AND p.points & 1 = 0 THEN p.enforced | 1 ELSE p.enforced END,
+       quiesced = CASE WHEN p.state = 5 AND total.micros > 0 AND p.points & 1 = 0 THEN p.quiesced | 1 ELSE p.quiesced END
   FROM (SELECT parent_id, count(*)::int AS n, count(*) FILTER (WHERE NOT independent)::int AS open, sum(budget_micros)::bigint AS micros
           FROM born GROUP BY parent_id) AS total
  WHERE p.run_id = total.parent_id;
