@@ -26,7 +26,7 @@ from services.launch.domain.approvals import (
 )
 from services.launch.domain.closing import Closing
 from services.launch.domain.facts import Notice
-from services.launch.domain.run import DECIDED, RunEventFacts
+from services.launch.domain.run import DECIDED, RunEventFacts, RunState
 from services.launch.ports import Ports, Tx
 
 
@@ -37,6 +37,10 @@ class DecidedApproval:
     approval: Approval
     decisions: tuple[DecisionFacts, ...]
     replayed: bool
+
+
+STILL = frozenset({RunState.PAUSING, RunState.PAUSED})
+"""States in which time stands still for a run."""
 
 
 class _Changes:
@@ -68,7 +72,9 @@ async def decide_approvals(ports: Ports, asks: Sequence[Decision]) -> list[Decid
             try:
                 if approval is not None and approval.tenant == ask.tenant and heads[approval.run_id].state in DECIDED:
                     _refuse_over(approval, ask)
-                fact = judge(approval, said.get(ask.approval_id, []), ask, keys.get((ask.tenant, ask.key_id)), now)
+                key = keys.get((ask.tenant, ask.key_id))
+                still = approval is not None and heads[approval.run_id].state in STILL
+                fact = judge(approval, said.get(ask.approval_id, []), ask, key, now, still=still)
             except Refusal as no:
                 outcomes.append(no)
                 continue

@@ -235,8 +235,11 @@ def judge(
     ask: Decision,
     key: ApproverKey | None,
     now_ms: int,
+    *,
+    still: bool = False,
 ) -> DecisionFacts | None:
-    """The decision to record; None where it changes nothing. Refuses what may not be decided, or not by him."""
+    """The decision to record; None where it changes nothing. Refuses what may not be decided, or not by him. `still`: the
+    run is paused, so its approvals do not expire; but what is signed now would name a time that has passed."""
     if approval is None or approval.tenant != ask.tenant or (ask.project and approval.project != ask.project):
         raise not_found("approval")
     mine = next((one for one in said if one.approver == ask.approver), None)
@@ -253,6 +256,13 @@ def judge(
         if (approval.state, ask.approve) in ((ApprovalState.APPROVED, True), (ApprovalState.REJECTED, False)):
             return None
         raise closed(approval)
+    if now_ms >= approval.subject.expires_ms and still:
+        raise Refusal(
+            Reason.RUN_PAUSED,
+            "its run is paused, and its time stands still: it gets that time back when the run goes on",
+            remedy="resume the run, then decide: `runway run resume`",
+            detail={"state": approval.state.name.lower(), "approval_id": str(approval.approval_id)},
+        )
     if now_ms >= approval.subject.expires_ms:
         raise closed(replace(approval, state=ApprovalState.EXPIRED))
     _check_right(approval, ask)

@@ -161,6 +161,11 @@ async def test_time_stands_still_for_a_paused_run_and_its_approval_outlives_the_
         (other,) = await room.asked((await room.client.launch("posting")).run_id)
         clock.advance(1_800_000)
         await room.stands(other.approval_id, EXPIRED)  # of a run that goes on: so it was looked at
+        with pytest.raises(RunwayError) as meanwhile:
+            await rita.decide(asked.approval_id)
+        assert meanwhile.value.reason == "RUN_PAUSED", (
+            "it has not expired, and what is signed would name a time that has passed"
+        )
         resumed = await room.client.resume(run.run_id)
         assert resumed.epoch > paused.run.epoch
         later = await room.client.approvals.get(asked.approval_id)
