@@ -69,11 +69,15 @@ async def _store(ports: Ports, tx: Tx, fresh: Sequence[Approval], now: int) -> t
     events: list[RunEventFacts] = []
     told: list[Answered] = []
     ended: dict[UUID, Approval] = {}
+    asked = {_command(approval) for approval in known.values()}
+    new: list[Approval] = []
     for approval in sorted(fresh, key=lambda a: a.subject.proposal_version):
+        if _command(approval) in asked:
+            continue
+        asked.add(_command(approval))
         others = [ended.get(other.approval_id, other) for other in by_run.get(approval.run_id, [])]
         made = born(approval, others)
-        if not await tx.approvals.add([made]):
-            continue
+        new.append(made)
         by_run.setdefault(made.run_id, []).append(made)
         facts = {"need": made.need, "expires_ms": made.subject.expires_ms, "title": made.title}
         events.append(entry(made, "requested", f"step:{made.subject.step_key}", now, **facts))
@@ -85,9 +89,15 @@ async def _store(ports: Ports, tx: Tx, fresh: Sequence[Approval], now: int) -> t
             events.append(entry(old, "stale", "launch", now, by=str(made.approval_id)))
             if not old.effective_ms:
                 told.append(answered(old))
+    await tx.approvals.add(new)
     await tx.approvals.save(list(ended.values()))
     await _take_back(ports, tx, [old for old in ended.values() if old.approval_id in known], known, now)
     return events, told
+
+
+def _command(approval: Approval) -> tuple[UUID, str, str]:
+    """What asked for it: once each, and behind the run's lock nobody else asks meanwhile."""
+    return (approval.run_id, approval.subject.step_key, approval.command_slot)
 
 
 async def _take_back(ports: Ports, tx: Tx, ended: Sequence[Approval], known: Mapping[UUID, Approval], now: int) -> None:
