@@ -180,3 +180,25 @@ async def test_the_owner_is_who_published_it_in_the_runs_own_project(bench: Benc
     await bench.tell(*(asking(run) for run in runs))
     found = [(await bench.client.approvals.find(run.run_id))[0] for run in runs]
     assert [(one.owner, one.requester) for one in found] == [("paula", "paula"), ("peter", "peter")]
+
+
+@pytest.mark.requirement("fx.approval")
+async def test_a_command_that_is_told_again_asks_once(bench: Bench) -> None:
+    await bench.client.publish(workflow("asks", steps=[push]))
+    runs = [await bench.client.launch("asks") for _ in range(2)]
+    first, second = (asking(run) for run in runs)
+    await bench.tell(first, second, again(first), again(first))
+    await bench.tell(again(second), again(first))
+    for run in runs:
+        (asked,) = await bench.client.approvals.find(run.run_id)
+        assert asked.state == pb.APPROVAL_STATE_PENDING
+        kinds = [event.kind for event in await bench.client.events(run.run_id)]
+        assert kinds.count("approval.requested") == 1
+
+
+def again(event: ev.Event) -> ev.Event:
+    """The same fact under another event id, as if the inbox had forgotten the first."""
+    other = ev.Event()
+    other.CopyFrom(event)
+    other.event_id = uuid4().bytes
+    return other
