@@ -49,7 +49,7 @@ def by_call(views: Sequence[View]) -> Mapping[str, Sequence[View]]:
 class Allowance:
     """What a claim cycle may grant of tickets whose calls take from buckets. Counts down as the cycle grants."""
 
-    __slots__ = ("_before", "_level", "kept_back")
+    __slots__ = ("_before", "_kept", "_level", "kept_back")
 
     def __init__(
         self,
@@ -63,6 +63,7 @@ class Allowance:
         self.kept_back = False
         """Whether something was kept back."""
         self._before = by_call(views) if before is None else before
+        self._kept: set[tuple[str, str]] = set()
 
     def __bool__(self) -> bool:
         return bool(self._before)
@@ -71,10 +72,26 @@ class Allowance:
         """The bucket that has too little for a call of this tenant, or for as many as it wants; None where all have enough."""
         for call in calls:
             for view in self._before.get(call, ()):
-                if self._level[view.name] < needed(tenant, view, wants):
+                if self._level[view.name] < needed(tenant, view, wants) or self.kept_for(tenant, view):
                     self.kept_back = True
                     return view
         return None
+
+    def keep(self, tenant: str, calls: Sequence[str], wants: Wants) -> None:
+        """A ticket has waited long for many calls: of the buckets that have too little for it, other tickets of its tenant take
+        nothing more in this cycle, so that they fill. Nothing is kept beside a bucket that would not fill."""
+        short = [
+            view
+            for call in calls
+            for view in self._before.get(call, ())
+            if self._level[view.name] < needed(tenant, view, wants)
+        ]
+        if all(view.per_minute > 0 and needed(tenant, view, wants) <= view.capacity for view in short):
+            self._kept.update((tenant, view.name) for view in short if times(view, wants) > 1)
+
+    def kept_for(self, tenant: str, view: View) -> bool:
+        """Whether what is in a bucket waits for a ticket of this tenant that has waited long."""
+        return (tenant, view.name) in self._kept
 
     def take(self, calls: Sequence[str], wants: Wants = ()) -> None:
         """One call of each, or as many as are wanted."""

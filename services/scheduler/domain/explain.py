@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from libs.kernel.blockers import Block, Blocker, Estimate, Position, blocker
 from libs.kernel.epochs import Mode
 from libs.kernel.values import value
-from services.scheduler.domain.buckets import times
+from services.scheduler.domain.buckets import LONGEST_WAIT_MS, View, times
 from services.scheduler.domain.holds import Hold
 from services.scheduler.domain.lines import Candidate, Line, TenantQueue, WaitingLine
 from services.scheduler.domain.planner import Played, Standing, play
@@ -310,7 +310,11 @@ def _competition(ticket: Candidate, snapshot: Snapshot, played: Played, workers:
     if dry is not None:
         wait_ms, many = standing.allowance.wait_ms(line.tenant, dry, line.wants), times(dry, line.wants)
         what = "a call of it" if many == 1 else f"the {many} calls of it that the step waits for"
-        text = f"the bucket of {dry.name} has too little for {what}; if nobody takes more, enough in {wait_ms / 1000:.1f} s"
+        text = f"the bucket of {dry.name} has too little for {what}; {_filling(dry, wait_ms)}"
+        if wait_ms == 0 and standing.allowance.kept_for(line.tenant, dry):
+            text = (
+                f"what is in the bucket of {dry.name} is kept for a step of the tenant that has waited longer, for more calls"
+            )
         if line.tenant in dry.over:
             text += f": tenant {line.tenant} took more than its part lately, and leaves the others' in it"
         found.append(blocker(Block.BUCKET_EMPTY, text, bucket=dry.name, wait_ms=wait_ms))
@@ -318,6 +322,13 @@ def _competition(ticket: Candidate, snapshot: Snapshot, played: Played, workers:
         text = f"its input ({ticket.size_bytes} bytes) has no room in the answer to a claim beside what goes before it"
         found.append(blocker(Block.ANSWER_FULL, text, size_bytes=ticket.size_bytes))
     return found
+
+
+def _filling(bucket: View, wait_ms: int) -> str:
+    if bucket.per_minute <= 0:
+        return "nothing flows into it (per_minute is 0)"
+    least = "" if wait_ms < LONGEST_WAIT_MS else "not before "
+    return f"if nobody takes more, enough {least or 'in '}{wait_ms / 1000:.1f} s"
 
 
 def _total(left: Mapping[str, int]) -> int:

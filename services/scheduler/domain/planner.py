@@ -16,6 +16,7 @@ for it at the worker that comes nearest, of which nothing more is given away unt
 claim as many slots as what it takes is of all.
 
 A ticket that may call what is bounded outside is granted only while the bucket would have a call for it (domain/buckets.py).
+One that waits for many calls is passed by those that take fewer, no longer than `PATIENCE_MS` by those of its own tenant.
 
 Can go wrong: tickets that nobody fits, or a quota of nothing. They stay.
 """
@@ -255,6 +256,8 @@ class _Cycle:
             if ticket is None or not open_ or self._spent(line) or self._dry(line):
                 if line.resources and ticket is not None and not open_:
                     self._keep(waiting, ticket, shares)
+                elif line.wants and ticket is not None and open_ and self._overdue(ticket) and not self._spent(line):
+                    self._allowance.keep(line.tenant, line.calls, line.wants)
                 heapq.heappop(heads)
                 continue
             chosen = waiting.own.best(ticket)
@@ -275,7 +278,7 @@ class _Cycle:
 
     def _keep(self, waiting: _Waiting, ticket: Candidate, shares: bool) -> None:
         """What a ticket takes that waited long is kept for it, where some worker has it but not free."""
-        if waiting.kept or ticket.rank_ms >= self._standing.overdue_ms:
+        if waiting.kept or not self._overdue(ticket):
             return
         if self._spent(waiting.line) or self._dry(waiting.line):
             return
@@ -284,6 +287,10 @@ class _Cycle:
         if chosen is not None:
             waiting.kept = True
             self._slots.keep(chosen, ticket.resources)
+
+    def _overdue(self, ticket: Candidate) -> bool:
+        """Whether it has waited so long that it is passed no longer."""
+        return ticket.rank_ms < self._standing.overdue_ms
 
     def _spent(self, line: Line) -> bool:
         """Whether its project or user has as much as it may."""

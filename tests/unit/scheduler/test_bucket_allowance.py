@@ -64,6 +64,7 @@ def test_no_more_is_granted_than_buckets_have_and_what_could_be_granted_is(
     st.sampled_from(["", "a"]),
 )
 @example([("a", 1), ("b", 1)], 11.0, 1.0, "a")
+@example([("a", 23)], 100.0, 4.0, "a")
 @settings(max_examples=200, deadline=None)
 def test_a_ticket_that_waits_for_many_calls_is_granted_only_where_they_are_there(
     asked: list[tuple[str, int]], level: float, typical: float, over: str
@@ -76,9 +77,8 @@ def test_a_ticket_that_waits_for_many_calls_is_granted_only_where_they_are_there
         if one.key in granted:
             left -= min(one.wants[0][1] * typical, 100.0)
     served = [one.tenant for one in waiting if one.key in granted]
-    kept = (
-        10.0 if over and all(tenant in over for tenant in served) else 0.0
-    )  # another tenant may draw below what one over its share may
+    # another tenant may draw below what one over its share may; and so many calls that they need all of it get a full one
+    kept = 10.0 if over and level < 100.0 and all(tenant in over for tenant in served) else 0.0
     assert left >= kept - 1e-9 or not granted
     for one in waiting:
         floor = 10.0 if one.tenant in over else 0.0
@@ -86,6 +86,48 @@ def test_a_ticket_that_waits_for_many_calls_is_granted_only_where_they_are_there
             assert left < min(one.wants[0][1] * typical + floor, 100.0), "nothing else kept it back"
     full_ = Allowance([view("b", 100.0, "x", typical=typical, over=over, floor=10.0)], {}, 0)
     assert all(full_.dry(one.tenant, ("x",), one.wants) is None for one in waiting), "a full bucket is enough for whoever waits"
+
+
+def passed(level: float, overdue_ms: int, *, per_minute: float = 60.0, other: float = 100.0) -> list[int]:
+    """Who is granted: the first waits for 50 calls of x, then come small ones of its tenant, of another bucket, of another tenant."""
+    first = replace(ticket(1, "a", "x", "z"), wants=(("x", 50),))
+    waiting = [
+        first,
+        ticket(2, "a", "x"),
+        replace(ticket(3, "a", "x"), wants=(("x", 2),)),
+        ticket(4, "a", "y"),
+        ticket(5, "b", "x"),
+    ]
+    slow = replace(view("z", other, "z"), per_minute=0.0)
+    views = [replace(view("x", level, "x"), per_minute=per_minute), view("y", 50.0, "y"), slow]
+    standing = Standing(allowance=Allowance(views, {}, 0), overdue_ms=overdue_ms)
+    return sorted(grant.key[0].int for grant in plan(POLLS, queued(waiting), standing))
+
+
+@pytest.mark.requirement("sched.buckets")
+def test_one_that_waited_long_for_many_calls_is_passed_by_no_other_of_its_tenant() -> None:
+    assert passed(10.0, 0) == [2, 3, 4, 5], "not yet"
+    assert passed(10.0, 2) == [4, 5]
+    assert passed(53.0, 2) == [1, 2, 4, 5], "as the first is granted, the others get what is left"
+    assert passed(10.0, 2, per_minute=0.0) == [2, 3, 4, 5], "nothing flows in: there is nothing to keep it for"
+    assert passed(10.0, 2, other=0.0) == [2, 3, 4, 5], "it waits for a bucket that does not fill"
+
+
+def test_what_is_kept_for_another_and_what_never_fills_is_said() -> None:
+    first, second = replace(ticket(1, "a", "x"), wants=(("x", 50),)), ticket(2, "a", "x")
+    carriers = [Carrier("", "", frozenset({"h"}), frozenset())]
+
+    def said(one: Candidate, overdue_ms: int, level: float, per_minute: float) -> list[str]:
+        views = [replace(view("b", level, "x"), per_minute=per_minute)]
+        standing = Standing(policy=Policy(reserve_permille=0), allowance=Allowance(views, {}, 0), overdue_ms=overdue_ms)
+        found = explain(one, (), Snapshot(POLLS, queued([first, second]), standing, carriers)).blockers
+        return [blocker.message for blocker in found if blocker.code is Block.BUCKET_EMPTY]
+
+    assert "the 50 calls of it that the step waits for; if nobody takes more, enough in 40.0 s" in said(first, 2, 10.0, 60.0)[0]
+    assert "not before 60.0 s" in said(first, 2, 10.0, 1.0)[0]
+    assert said(second, 0, 10.0, 60.0) == []
+    assert "is kept for a step of the tenant" in said(second, 2, 10.0, 60.0)[0]
+    assert "nothing flows into it" in said(second, 2, 0.0, 0.0)[0]
 
 
 def test_the_wait_is_as_long_as_the_bucket_needs() -> None:
