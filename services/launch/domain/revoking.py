@@ -7,14 +7,14 @@ for a new one. Can go wrong: a name that was mistyped, taken from nobody. It is 
 from collections.abc import Sequence
 from dataclasses import replace
 
-from libs.fence.grants import REVOKED, Revoked, every, grants, narrowed, revoked_of
+from libs.fence.grants import Revoked, every, grants, narrowed, revoked_of
 from libs.kernel.epochs import next_epoch
 from libs.kernel.refusal import Reason, Refusal, invalid_field
 from services.launch.domain.pausing import Moved, refuse_decided
 from services.launch.domain.run import RunHead, mode_of
 
 MOST_EXCEPTIONS = 500
-"""Of one run: they travel with every raise of its gate."""
+"""Of one run, by name: they travel with every raise of its gate."""
 _TOLD = 20
 
 
@@ -32,7 +32,7 @@ def decide_revocation(head: RunHead, taken: Sequence[Revoked], incarnation: int)
     rest = narrowed(head.capabilities, taken)
     if rest == head.capabilities:
         return None
-    exceptions = sum(entry.startswith(f"{REVOKED}:") for entry in rest)
+    exceptions = sum(one.capability != every(one.capability) for one in revoked_of(rest))  # all of a kind can always be taken
     if exceptions > MOST_EXCEPTIONS:
         raise Refusal(
             Reason.QUOTA_EXCEEDED,
