@@ -150,7 +150,7 @@ def parse_json(text: str, what: str) -> Any:
     except OSError as error:
         wrong_usage(f"{what} cannot be read: {error}")
     except ValueError as error:
-        wrong_usage(f"{what} is no JSON: {error}")
+        wrong_usage(f"{what} is no JSON: {error}" + (f"; a text is quoted twice, as '\"{text}\"'" if text.isalnum() else ""))
 
 
 def wrong_usage(text: str) -> NoReturn:

@@ -54,7 +54,7 @@ REMEDY: Mapping[Block, str] = {
     Block.RUN_CANCELLING: "none: a cancel cannot be taken back; launch a new run",
     Block.RUN_PAUSED: "resume the run",
     Block.RUN_NOT_BEGUN: "wait a moment; if it stays, look at `runway case stuck` for events that are not delivered",
-    Block.SCOPE_STOPPED: "whoever stopped the tenant or project opens it again",
+    Block.SCOPE_STOPPED: "whoever stopped it opens it again: `runway scope list`, `runway scope release`",
     Block.STEP_OVER: "none: the step is over; launch a new run",
     Block.NEEDS: "look at the steps it needs",
     Block.RETRY_BACKOFF: "wait; to try again less often or sooner, change the step's retry policy in a new version",

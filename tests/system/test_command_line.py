@@ -73,6 +73,15 @@ async def test_refusals_have_a_sentence_and_an_exit_code(stack: Stack) -> None:
     await runway(stack, "run", "watch", "00000000-0000-7000-8000-000000000000", code=1)
     await runway(stack, "run", "launch", "hello", "--class", "royal", code=2)
     await runway(stack, "run", "list", "--state", "nosuch", code=2)
+    await runway(stack, "run", "list", "--state", "waiting", code=2)
+    await runway(stack, "run", "launch", "hello", "-i", "tea", code=2)
+    await runway(stack, "run", "launch", "hello", "--label", "team", code=2)
+    named = json.loads(
+        await runway(stack, "run", "launch", "hello", "-i", '{"item": "tea", "pieces": 3}', "--label", "team=web", "-o", "json")
+    )
+    found = await runway(stack, "run", "list", "--label", "team=web", "-o", "jsonl")
+    assert [json.loads(line)["run_id"] for line in found.splitlines()] == [named["run_id"]]
+    await runway(stack, "run", "cancel", named["run_id"])
     for name in ("nosuch", "./README.md", "runway_sdk.examples.hello:nosuch", "runway_sdk.examples.hello:price"):
         await runway(stack, "workflow", "publish", name, code=2)
         await runway(stack, "worker", "run", name, code=2)

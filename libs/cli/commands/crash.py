@@ -94,7 +94,7 @@ def _words(words: list[str], given: str) -> tuple[str, str]:
     while rest:
         option, _, value = rest.pop(0).partition("=")
         if option not in ("--input", "-i") or not (value or rest):
-            wrong_usage(f"after the workflow comes --input JSON and nothing else; not {option}")
+            wrong_usage(f"after the workflow comes --input JSON and nothing else; {option} goes before `--`")
         given = value or rest.pop(0)
     return workflow, given
 

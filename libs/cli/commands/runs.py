@@ -64,6 +64,7 @@ def launch(
     deadline_s: float = typer.Option(0, help="seconds until the run expires; 0: the workflow's default"),
     start_within_s: float = typer.Option(0, help="seconds within which it must have begun, or it expires; 0: no bound"),
     budget_micros: int = typer.Option(-1, help="money it may use, in micros; -1: the default"),
+    label: list[str] = typer.Option([], help="NAME=VALUE, to find it by; several"),
     wait: bool = typer.Option(False, "--wait", "-w", help="wait for the outcome and print the output"),
     form: Form = FORM,
 ) -> None:
@@ -85,6 +86,7 @@ def launch(
                 deadline=timedelta(seconds=deadline_s) if deadline_s else None,
                 start_within=timedelta(seconds=start_within_s) if start_within_s else None,
                 budget_micros=budget_micros if budget_micros >= 0 else None,
+                labels=dict(_pair(text) for text in label),
             )
             if wait and run.outcome != "denied":
                 say(f"run {run.run_id} is stored; waiting")
@@ -116,6 +118,9 @@ def list_runs(
         from runway_sdk.client import CLASSES
 
         names = {short(name, "RUN_STATE_"): number for name, number in pb.RunState.items() if number}
+        if "waiting" in state:
+            wrong_usage("--state waiting is not listed: a run that waits is listed as running; `runway run describe` says why")
+        del names["waiting"]
         for wanted in state:
             one_of(wanted, names, "--state")
         for wanted in run_class:
@@ -167,7 +172,7 @@ def describe(run_id: str = RUN, form: Form = FORM) -> None:
         for row, effect in zip(effect_rows, effects, strict=True):
             row["state"] = short(gw.EffectState.Name(effect.state), "EFFECT_STATE_")
         summary = _summary(run)
-        waits = sorted({step.wait_reason for step in steps if step.wait_reason})
+        waits = sorted({*run.wait_reasons, *(step.wait_reason for step in steps if step.wait_reason)})
         if waits:
             summary["wait_reasons"] = waits
         if form is not Form.text:

@@ -61,10 +61,22 @@ class Target:
 
 def find_target(start: Path | None = None) -> Target:
     """RUNWAY_ADDRESS and RUNWAY_API_KEY (RUNWAY_CONTROL_ADDRESS, RUNWAY_TLS=1), else the profile that RUNWAY_PROFILE names,
-    else that of a `runway dev` in this folder or above."""
+    else that of a `runway dev` in this folder or above. RUNWAY_API_KEY alone: the profile's address with this key. An address
+    alone is refused: a profile's key is for its own installation."""
     address, key = os.environ.get("RUNWAY_ADDRESS", ""), os.environ.get("RUNWAY_API_KEY", "")
     if address and key:
         return Target(address, key, os.environ.get("RUNWAY_CONTROL_ADDRESS", ""), os.environ.get("RUNWAY_TLS", "") == "1")
+    if address:
+        raise RunwayError(
+            "RUNWAY_ADDRESS is set, and RUNWAY_API_KEY is not",
+            reason="NO_TARGET",
+            remedy="set both, or neither: a profile's key is for its own installation",
+        )
+    found = _profiled(start)
+    return replace(found, api_key=key, reviewer_key="") if key else found
+
+
+def _profiled(start: Path | None) -> Target:
     named = os.environ.get("RUNWAY_PROFILE", "")
     if named:
         return read_profile(Path(named))

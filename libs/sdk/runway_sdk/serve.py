@@ -22,7 +22,7 @@ from runway.scheduler.v1 import worker_service_pb2 as pb
 from runway_sdk.connection import find_target, read_profile
 from runway_sdk.errors import RunwayError
 from runway_sdk.worker import Worker
-from runway_sdk.workflow import Workflow
+from runway_sdk.workflow import Workflow, WorkflowError
 
 
 def load_workflow(name: str) -> Workflow:
@@ -35,6 +35,8 @@ def load_workflow(name: str) -> Workflow:
         found = getattr(importlib.import_module(module), attribute or "flow")
     except (ImportError, AttributeError) as error:
         raise SystemExit(f"{name}: {error}; a workflow is MODULE:NAME, its module in this folder or installed") from None
+    except WorkflowError as error:
+        raise SystemExit(f"{name}: {error}") from None
     if not isinstance(found, Workflow):
         raise SystemExit(f"{name} is a {type(found).__name__}, not a workflow; name one as MODULE:NAME")
     return found

@@ -20,7 +20,7 @@ async def register_key(ports: Ports, tenant: str, approver: str, public_key: byt
             Reason.APPROVER_KEY_TAKEN,
             "the key is revoked" if stands.revoked_ms else "the key is registered as somebody else's",
             field="public_key",
-            remedy="make a new key: `runway approval key new`",
+            remedy="use another key file: RUNWAY_APPROVER_KEY=PATH, made by `runway approval key new`",
         )
     return stands
 

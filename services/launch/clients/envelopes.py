@@ -56,5 +56,5 @@ class EnvelopeClient:
                 item.granted_micros - item.held_micros - item.used_micros - item.delegated_micros,
             )
             for run_id, item in zip(run_ids, answer.envelopes, strict=True)
-            if item.known
+            if item.known and item.granted_micros  # a gate that has not been told its grant yet says nothing of what is free
         }

@@ -163,7 +163,10 @@ def judge(parent: RunHead, ask: SpawnAsk, policy: Policy, account: Account | Non
 
 def out_of_budget(asked: int, free: int) -> FailureFacts:
     """The parent's envelope has not so much."""
-    text = f"the children would take {asked} micros of their parent's budget, of which {max(0, free)} are free"
+    text = (
+        f"the children would take {asked} micros of their parent's budget, of which {max(0, free)} are free; "
+        "raise it (`runway budget raise`), or spawn with wait_for_budget"
+    )
     return FailureFacts("budget", text, NO_MONEY)
 
 

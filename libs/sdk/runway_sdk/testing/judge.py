@@ -132,7 +132,9 @@ def judge(first: RunFacts, second: RunFacts, run: RunFacts, *, allow_unknown: bo
     waiting = run.waits_for_a_person
     if waiting and not reasons:
         texts = [
-            f"{effect.name} is {effect.state}: it may or may not have happened, and no look-up can tell" for effect in waiting
+            f"{effect.name} is {effect.state}: it may or may not have happened, and no look-up can tell "
+            "(an HTTP target tells by its `lookup_path`)"
+            for effect in waiting
         ]
         return Judgement("green", (), [*notes, *texts]) if allow_unknown else Judgement("needs a person", texts, notes)
     if not run.settled and not waiting:
