@@ -20,7 +20,8 @@ from services.scheduler.app.claim_attempts import ClaimDesk
 from services.scheduler.app.held import place_of
 from services.scheduler.app.queue import Ready
 from services.scheduler.domain.commits import GateState
-from services.scheduler.domain.explain import Carrier, Explained, Snapshot, StoppedScope, WorkerRow, estimate, explain, held
+from services.scheduler.domain.estimate import estimate
+from services.scheduler.domain.explain import Carrier, Explained, Snapshot, StoppedScope, WorkerRow, explain, held
 from services.scheduler.domain.holds import Hold, HoldKind, Place
 from services.scheduler.domain.planner import Standing
 from services.scheduler.domain.ticket import POINT_NAMES, TicketRow, TicketState, Wanted

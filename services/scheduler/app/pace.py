@@ -6,7 +6,7 @@ Authoritative for nothing. Can go wrong: a process that has just begun. The span
 from collections import OrderedDict, deque
 
 from libs.kernel.clock import Clock
-from services.scheduler.domain.explain import Pace
+from services.scheduler.domain.estimate import Pace
 
 SPAN_MS = 300_000
 GRAIN_MS = 5_000

@@ -10,7 +10,7 @@ Can go wrong: a snapshot that moves on while it is explained. The answer is true
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from libs.kernel.blockers import Block, Blocker, Estimate, Position, blocker
+from libs.kernel.blockers import Block, Blocker, Position, blocker
 from libs.kernel.epochs import Mode
 from libs.kernel.values import value
 from services.scheduler.domain.buckets import LONGEST_WAIT_MS, View, times
@@ -25,22 +25,6 @@ from services.scheduler.domain.ticket import Key
 
 LABELS_SHOWN = 5
 """Sets of labels named in one sentence."""
-CURED_BY_TIME = frozenset(
-    {
-        Block.TENANT_QUOTA,
-        Block.PROJECT_QUOTA,
-        Block.USER_QUOTA,
-        Block.NO_FREE_SLOT,
-        Block.RESOURCES_IN_USE,
-        Block.RESERVE,
-        Block.MIGRATION_CAP,
-        Block.ANSWER_FULL,
-        Block.BUCKET_EMPTY,
-        Block.SHARE,
-        Block.POSITION,
-    }
-)
-"""Blockers that go when what goes before a ticket is done: only then a rate says anything."""
 
 
 @value(frozen=True, slots=True)
@@ -384,27 +368,3 @@ def _claim_of(tenant: str, standing: Standing) -> float:
 
 def _count(number: int, what: str) -> str:
     return f"{number} {what}" if number == 1 else f"{number} {what}s"
-
-
-@value(frozen=True, slots=True)
-class Pace:
-    """So many tickets of one tenant and handler were granted in so long."""
-
-    granted: int
-    span_ms: int
-
-
-def estimate(ticket: Candidate, explained: Explained, pace: Pace | None, now_ms: int) -> Estimate | None:
-    """None where there is no ground: nothing was granted lately, or what blocks is not cured by time."""
-    position = explained.position
-    if pace is None or not pace.granted or position is None:
-        return None
-    if any(found.code not in CURED_BY_TIME for found in explained.blockers):
-        return None
-    before = position.ahead_in_tenant
-    wait_ms = (before + 1) * pace.span_ms // pace.granted if explained.blockers else 0
-    basis = (
-        f"{_count(pace.granted, 'ticket')} of tenant {ticket.tenant} for {ticket.handler} were granted here in the last "
-        f"{pace.span_ms / 1000:.0f} s; {before} go before it"
-    )
-    return Estimate(now_ms + wait_ms, basis)

@@ -13,7 +13,8 @@ from libs.kernel.blockers import REMEDY, Block
 from libs.testkit.clocks import ManualClock
 from services.scheduler.app.explain_tickets import Turns
 from services.scheduler.domain.buckets import Allowance, View
-from services.scheduler.domain.explain import CURED_BY_TIME, Carrier, Explained, Pace, Snapshot, estimate, explain
+from services.scheduler.domain.estimate import CURED_BY_TIME, Pace, estimate
+from services.scheduler.domain.explain import Carrier, Explained, Snapshot, explain
 from services.scheduler.domain.holds import Hold, HoldKind, HoldMode
 from services.scheduler.domain.lines import Candidate, queued
 from services.scheduler.domain.planner import Standing, plan
