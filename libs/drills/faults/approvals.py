@@ -19,6 +19,7 @@ from libs.drills.stage import Drill, Stage
 
 RUNS = 8
 DECIDE_S = 0.3
+"""Between two looks of a person at what waits: the fault is to meet approvals in every state."""
 EFFECTS = 2
 """Of each run."""
 
@@ -48,7 +49,7 @@ async def kill_gateway_approved(stage: Stage) -> None:
         async with stage.fault("SIGKILL of the gateway, three times, beside effects that people must allow"):
             runs = list(await asyncio.gather(*(stage.traffic.begin("drill-approved", 1) for _ in range(RUNS))))
             for _ in range(3):
-                await asyncio.sleep(0.5 + secrets.randbelow(1_500) / 1000)
+                await asyncio.sleep(0.5 + secrets.randbelow(1_500) / 1000)  # the fault comes at a random moment
                 gone = stage.installation.pid("gateway")
                 os.kill(gone, signal.SIGKILL)
                 await stage.installation.back("gateway", gone)

@@ -27,6 +27,7 @@ GROWN = (0, 0, 1, 3, 3, 4, 6, 9, 12, 12)
 """Trees are cancelled when so much has come of them: of all that they would have, 12."""
 LEAVES = 3
 GROWTH_S = 0.2
+"""Between two looks while trees grow: a cancel is to meet them at any size."""
 WAITING = 10
 TIMER = 1
 FIRED = 2
@@ -69,7 +70,7 @@ async def kill_launch_spawning(stage: Stage) -> None:
         await plant(TREES // 3)
         for _ in range(2):
             planting = asyncio.create_task(plant(TREES // 3))
-            await asyncio.sleep(secrets.randbelow(400) / 1000)
+            await asyncio.sleep(secrets.randbelow(400) / 1000)  # the fault comes at a random moment
             await _kill(stage, "launch")
             await planting
         await _kill(stage, "launch")
@@ -145,7 +146,7 @@ async def cancel_trees(stage: Stage) -> None:
     async with stage.fault("trees cancelled at random moments while readiness is killed twice"):
         cancelling = asyncio.gather(*(one(place) for place in range(len(GROWN))))
         for _ in range(2):
-            await asyncio.sleep(1.0 + secrets.randbelow(1000) / 1000)
+            await asyncio.sleep(1.0 + secrets.randbelow(1000) / 1000)  # the fault comes at a random moment
             await _kill(stage, "readiness")
         await asyncio.wait_for(cancelling, 90)
     looking.cancel()
@@ -182,7 +183,7 @@ async def kill_readiness_waiting(stage: Stage) -> None:
         tellers = await _tellers(stage, runs)
         try:
             for _ in range(3):
-                await asyncio.sleep(0.3 + secrets.randbelow(900) / 1000)
+                await asyncio.sleep(0.3 + secrets.randbelow(900) / 1000)  # the fault comes at a random moment
                 await _kill(stage, "readiness")
             await _over(stage, runs, "runs that were told everything")
         finally:
