@@ -1,15 +1,21 @@
 """One installation for all system tests of a run: six services (the gateway apart), on durable PostgreSQL and etcd."""
 
+import asyncio
 import json
 import subprocess
 from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from threading import Lock, Thread
 
 import pytest
+from runway.launch.v1 import launch_service_pb2 as pb
 from runway_sdk.testing import Stack
+
+from libs.testkit.waiting import wait_until
+from tests.system.flows import hammering
 
 FLOWS = "tests.system.flows"
 
@@ -171,3 +177,16 @@ async def stack(tmp_path_factory: pytest.TempPathFactory, origin: Origin, counte
     }
     async with Stack.start(folder / "s", environ=environ) as started:
         yield started
+
+
+@asynccontextmanager
+async def calling(stack: Stack, counter: Counter, count: int) -> AsyncIterator[list[pb.Run]]:
+    """So many runs that call without an end, each of which has called twice by now."""
+    await stack.client.publish(hammering)
+    async with stack.worker(f"{FLOWS}:hammering", worker_id="hammers", slots=count):
+        runs = await asyncio.gather(*(stack.client.launch("hammering", {"calls": 10_000}) for _ in range(count)))
+        prefixes = [f"/hit/{run.run_id}/" for run in runs]
+        await wait_until(
+            lambda: all(counter.total(prefix) >= 2 for prefix in prefixes), timeout_s=60, what="two calls of every run"
+        )
+        yield runs

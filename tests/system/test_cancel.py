@@ -7,21 +7,15 @@ from runway.launch.v1 import launch_service_pb2 as pb
 from runway_sdk.testing import Stack
 
 from libs.testkit.waiting import wait_until
-from tests.system.conftest import FLOWS, Counter
-from tests.system.flows import hammering, waiting
+from tests.system.conftest import FLOWS, Counter, calling
+from tests.system.flows import waiting
 
 
 @pytest.mark.requirement("run.cancel")
 @pytest.mark.requirement("gw.fence")
 @pytest.mark.requirement("attempt.fenced")
 async def test_no_effect_after_enforced_with_many_attempts_calling(stack: Stack, counter: Counter) -> None:
-    await stack.client.publish(hammering)
-    async with stack.worker(f"{FLOWS}:hammering", worker_id="hammers", slots=20):
-        runs = await asyncio.gather(*(stack.client.launch("hammering", {"calls": 10_000}) for _ in range(20)))
-        prefixes = [f"/hit/{run.run_id}/" for run in runs]
-        await wait_until(
-            lambda: all(counter.total(prefix) >= 2 for prefix in prefixes), timeout_s=60, what="two calls of every run"
-        )
+    async with calling(stack, counter, 20) as runs:
         answers = await asyncio.gather(*(stack.client.cancel(run.run_id, "enough") for run in runs))
         enforced = {answer.run.run_id: len(await stack.client.effects(answer.run.run_id)) for answer in answers}
         for answer in answers:

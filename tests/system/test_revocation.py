@@ -7,9 +7,7 @@ import pytest
 from runway.launch.v1 import launch_service_pb2 as pb
 from runway_sdk.testing import Stack
 
-from libs.testkit.waiting import wait_until
-from tests.system.conftest import FLOWS, Counter
-from tests.system.flows import hammering
+from tests.system.conftest import Counter, calling
 from tests.system.test_command_line import runway
 
 TAKEN = "tool:http.request"
@@ -18,13 +16,7 @@ TAKEN = "tool:http.request"
 @pytest.mark.requirement("child.bounded")
 @pytest.mark.requirement("gw.fence")
 async def test_no_effect_after_enforced_with_many_attempts_calling(stack: Stack, counter: Counter) -> None:
-    await stack.client.publish(hammering)
-    async with stack.worker(f"{FLOWS}:hammering", worker_id="hammers", slots=10):
-        runs = await asyncio.gather(*(stack.client.launch("hammering", {"calls": 10_000}) for _ in range(10)))
-        prefixes = [f"/hit/{run.run_id}/" for run in runs]
-        await wait_until(
-            lambda: all(counter.total(prefix) >= 2 for prefix in prefixes), timeout_s=60, what="two calls of every run"
-        )
+    async with calling(stack, counter, 10) as runs:
         told = json.loads(await runway(stack, "run", "revoke", runs[0].run_id, TAKEN, "--reason", "too many", "-o", "json"))
         assert (told["phase"], told["revoked"][0]["capability"]) == ("enforced", TAKEN)
         before = {runs[0].run_id: len(await stack.client.effects(runs[0].run_id))}

@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -69,12 +69,20 @@ class Provider:
 @asynccontextmanager
 async def provider_on_loopback() -> AsyncIterator[Provider]:
     provider = Provider()
-    server = await asyncio.start_server(provider.serve, "127.0.0.1", 0)
-    provider.port = server.sockets[0].getsockname()[1]
+    async with listening(provider.serve) as provider.port:
+        try:
+            yield provider
+        finally:
+            for gate in provider.gates.values():
+                gate.set()
+
+
+@asynccontextmanager
+async def listening(serve: Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]) -> AsyncIterator[int]:
+    """A server on the loopback, at this port."""
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
     try:
-        yield provider
+        yield server.sockets[0].getsockname()[1]
     finally:
-        for gate in provider.gates.values():
-            gate.set()
         server.close()
         await server.wait_closed()

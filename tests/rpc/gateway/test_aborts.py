@@ -18,7 +18,7 @@ from libs.kernel.epochs import Mode
 from libs.telemetry.catalogue import EFFECTS_ABORTED
 from libs.testkit.waiting import wait_until
 from tests.rpc.gateway.harness import Attempt, Repositories, Stack, asked, gateway_stack, stored
-from tests.rpc.gateway.provider import Provider
+from tests.rpc.gateway.provider import Provider, listening
 
 SUCCEEDED, FAILED, NOT_SENT = pb.EFFECT_STATE_SUCCEEDED, pb.EFFECT_STATE_FAILED, pb.EFFECT_STATE_NOT_SENT
 BODY = {"messages": [{"role": "user", "content": "hello"}], "max_tokens": 50}
@@ -83,13 +83,8 @@ class Silent:
 @asynccontextmanager
 async def silent() -> AsyncIterator[Silent]:
     found = Silent()
-    server = await asyncio.start_server(found.serve, "127.0.0.1", 0)
-    found.port = server.sockets[0].getsockname()[1]
-    try:
+    async with listening(found.serve) as found.port:
         yield found
-    finally:
-        server.close()
-        await server.wait_closed()
 
 
 @pytest.fixture
