@@ -161,7 +161,7 @@ class LaunchServicer(launch_service_pb2_grpc.LaunchServiceServicer):
 
     async def _read(self, caller: Caller, run_id: UUID) -> Run:
         run = await self._get.submit(run_id)
-        if not _may_see(caller, run):
+        if not may_see(caller, run):
             raise not_found("run")
         return run
 
@@ -280,7 +280,7 @@ class LaunchServicer(launch_service_pb2_grpc.LaunchServiceServicer):
 
         async def read(run_ids: Collection[UUID]) -> dict[UUID, Run]:
             found = await self._ports.reads.runs(list(run_ids))
-            return {run_id: run for run_id, run in found.items() if _may_see(caller, run)}
+            return {run_id: run for run_id, run in found.items() if may_see(caller, run)}
 
         waited = wait_runs(self._hub, read, asked, settled=settled, timeout_ms=_wait_ms(request), clock=self._ports.clock)
         async for told in waited:
@@ -309,7 +309,8 @@ class LaunchServicer(launch_service_pb2_grpc.LaunchServiceServicer):
         return await self._explanations.of(run, request)
 
 
-def _may_see(caller: Caller, run: Run) -> bool:
+def may_see(caller: Caller, run: Run) -> bool:
+    """Whether it is a run of his tenant, and of the project that his key is bound to."""
     return run.head.tenant == caller.tenant and caller.project in ("", run.head.project)
 
 

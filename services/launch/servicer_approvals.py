@@ -14,7 +14,7 @@ from services.launch.app.decide_approvals import DecidedApproval, decide_approva
 from services.launch.app.withdraw_approvals import Withdrawal, Withdrawn, withdraw_approvals
 from services.launch.domain.approvals import OPERATOR, REVIEWER, Decision
 from services.launch.ports import Ports
-from services.launch.servicer import project_of
+from services.launch.servicer import may_see, project_of
 from services.launch.translate import check_text
 from services.launch.translate_approvals import approval_message, approver_of, key_message, place
 
@@ -47,7 +47,7 @@ class ApprovalServicer(approval_service_pb2_grpc.ApprovalServiceServicer):
         states = [int(state) for state in request.states]
         if run_id is not None:
             run = (await self._ports.reads.runs([run_id])).get(run_id)
-            if run is None or run.head.tenant != caller.tenant or (caller.project and run.head.project != caller.project):
+            if run is None or not may_see(caller, run):
                 raise not_found("run")
         reads = self._ports.approvals.reads
         found = await reads.page(caller.tenant, project, run_id, states, place(request.page_token), size + 1)

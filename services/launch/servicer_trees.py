@@ -15,6 +15,7 @@ from services.launch.app.raise_budgets import Raise, raise_budget
 from services.launch.domain.children import Envelope
 from services.launch.domain.run import Run
 from services.launch.ports import Ports
+from services.launch.servicer import may_see
 
 PAGE = 100
 
@@ -29,7 +30,7 @@ class TreeServicer(tree_service_pb2_grpc.TreeServiceServicer):
     async def _run(self, caller: Caller, text: str) -> Run:
         run_id = uuid_from_text(text, "run_id")
         run = (await self._ports.reads.runs([run_id])).get(run_id)
-        if run is None or run.head.tenant != caller.tenant or caller.project not in ("", run.head.project):
+        if run is None or not may_see(caller, run):
             raise not_found("run")
         return run
 

@@ -18,13 +18,9 @@ from services.launch.domain.joining import Counts, Join, JoinKey, JoinState, OnF
 from services.launch.domain.run import FailureFacts, Run, RunHead
 from services.launch.domain.spawning import Child, Spawned, SpawnKey
 from services.launch.store import rows
-from services.launch.store.held_spawns import HeldStatements
+from services.launch.store.held_spawns import HeldStatements, spawn_columns
 
 _Q = Queries.load(Path(__file__).parent / "sql" / "children.sql")
-
-
-def _keys(keys: Sequence[SpawnKey]) -> tuple[list[UUID], list[str], list[str]]:
-    return [run_id for run_id, _, _ in keys], [step for _, step, _ in keys], [slot for _, _, slot in keys]
 
 
 class ChildStatements(HeldStatements, ABC):
@@ -54,7 +50,7 @@ class ChildStatements(HeldStatements, ABC):
 
     async def spawns_known(self, keys: Sequence[SpawnKey]) -> set[SpawnKey]:
         """Commands that have been judged."""
-        return {(r["run_id"], r["step_key"], r["slot"]) for r in await self._tx.fetch(_Q.spawns_known, *_keys(keys))}
+        return {(r["run_id"], r["step_key"], r["slot"]) for r in await self._tx.fetch(_Q.spawns_known, *spawn_columns(keys))}
 
     async def admit_children(self, children: Sequence[Child], now_ms: int) -> None:
         """Runs, first events, slices; parents and tenants count them. Behind both locks."""
@@ -93,7 +89,7 @@ class ChildStatements(HeldStatements, ABC):
         refused = [item.refused or none for item in spawned]
         await self._tx.fetch(
             _Q.put_spawns,
-            *_keys([item.ask.key for item in spawned]),
+            *spawn_columns([item.ask.key for item in spawned]),
             [item.ask.group for item in spawned],
             [len(item.ask.children) for item in spawned],
             [f.failure_class for f in refused],
@@ -117,7 +113,7 @@ class ChildStatements(HeldStatements, ABC):
             return
         await self._tx.fetch(
             _Q.put_joins,
-            *_keys([join.key for join in joins]),
+            *spawn_columns([join.key for join in joins]),
             ["\n".join(join.groups) for join in joins],
             ["\n".join(join.slots) for join in joins],
             [join.need for join in joins],
@@ -145,7 +141,7 @@ class ChildStatements(HeldStatements, ABC):
 
     async def rest_of(self, keys: Sequence[JoinKey]) -> list[UUID]:
         """Children of joins whose outcome is open."""
-        return [row["run_id"] for row in await self._tx.fetch(_Q.rest_of, *_keys(keys))]
+        return [row["run_id"] for row in await self._tx.fetch(_Q.rest_of, *spawn_columns(keys))]
 
     async def save_joins(self, joins: Sequence[Join], now_ms: int) -> None:
         """How they stand."""
@@ -153,7 +149,7 @@ class ChildStatements(HeldStatements, ABC):
             return
         await self._tx.fetch(
             _Q.save_joins,
-            *_keys([join.key for join in joins]),
+            *spawn_columns([join.key for join in joins]),
             [int(join.state) for join in joins],
             [join.met for join in joins],
             ["\n".join(join.slots) for join in joins],
@@ -163,21 +159,21 @@ class ChildStatements(HeldStatements, ABC):
     async def joined(self, keys: Sequence[JoinKey], limit: int) -> dict[JoinKey, list[JoinedChild]]:
         """The first children of each join."""
         found: dict[JoinKey, list[JoinedChild]] = {key: [] for key in keys}
-        for row in await self._tx.fetch(_Q.joined, *_keys(keys), limit):
+        for row in await self._tx.fetch(_Q.joined, *spawn_columns(keys), limit):
             found[(row["parent_id"], row["step_key"], row["slot"])].append(_joined(row))
         return found
 
     async def failed_of(self, keys: Sequence[JoinKey], limit: int) -> dict[JoinKey, list[JoinedChild]]:
         """The first children of each join that ended without success."""
         found: dict[JoinKey, list[JoinedChild]] = {key: [] for key in keys}
-        for row in await self._tx.fetch(_Q.failed_of, *_keys(keys), limit):
+        for row in await self._tx.fetch(_Q.failed_of, *spawn_columns(keys), limit):
             found[(row["parent_id"], row["step_key"], row["slot"])].append(_joined(row))
         return found
 
     async def denied_of(self, keys: Sequence[JoinKey]) -> dict[JoinKey, list[DeniedSpawn]]:
         """Spawns of joins that were refused."""
         found: dict[JoinKey, list[DeniedSpawn]] = {key: [] for key in keys}
-        for row in await self._tx.fetch(_Q.denied_of, *_keys(keys)):
+        for row in await self._tx.fetch(_Q.denied_of, *spawn_columns(keys)):
             failure = FailureFacts(row["failure_class"], row["failure_message"], row["failure_type"])
             denied = DeniedSpawn(row["spawn_slot"], row["children"], failure)
             found[(row["run_id"], row["step_key"], row["slot"])].append(denied)
@@ -190,7 +186,7 @@ class ChildStatements(HeldStatements, ABC):
     async def put_budget_waits(self, waits: Sequence[BudgetWait]) -> None:
         """The first of each slot stands."""
         if waits:
-            keys = _keys([(wait.run_id, wait.step_key, wait.slot) for wait in waits])
+            keys = spawn_columns([(wait.run_id, wait.step_key, wait.slot) for wait in waits])
             await self._tx.fetch(_Q.put_budget_waits, *keys, [wait.sequence for wait in waits])
 
     async def end_budget_waits(self, run_ids: Sequence[UUID], now_ms: int) -> list[tuple[BudgetWait, int]]:
@@ -236,7 +232,7 @@ class ChildReads:
 
     async def spawns_known(self, keys: Sequence[SpawnKey]) -> set[SpawnKey]:
         """Commands that have been judged."""
-        return {(r["run_id"], r["step_key"], r["slot"]) for r in await self._fetch(_Q.spawns_known, *_keys(keys))}
+        return {(r["run_id"], r["step_key"], r["slot"]) for r in await self._fetch(_Q.spawns_known, *spawn_columns(keys))}
 
     async def children(self, run_id: UUID, after: UUID, step_key: str, group: str, limit: int) -> list[ChildRow]:
         """A page of children."""

@@ -18,7 +18,8 @@ FIRST_MS, LAST_MS = 250, 5_000
 """How soon a spawn that waits is judged again, and how seldom at last: what is free at the gateway may grow unheard."""
 
 
-def _keys(keys: Sequence[SpawnKey]) -> tuple[list[UUID], list[str], list[str]]:
+def spawn_columns(keys: Sequence[SpawnKey]) -> tuple[list[UUID], list[str], list[str]]:
+    """Names of commands as the arrays that `unnest` takes."""
     return [run_id for run_id, _, _ in keys], [step for _, step, _ in keys], [slot for _, _, slot in keys]
 
 
@@ -34,7 +35,7 @@ class HeldStatements:
 
     async def held_known(self, keys: Sequence[SpawnKey]) -> set[SpawnKey]:
         """Which of these commands wait."""
-        return {(r["run_id"], r["step_key"], r["slot"]) for r in await self._tx.fetch(_Q.held_known, *_keys(keys))}
+        return {(r["run_id"], r["step_key"], r["slot"]) for r in await self._tx.fetch(_Q.held_known, *spawn_columns(keys))}
 
     async def held_counts(self, run_ids: Sequence[UUID]) -> dict[UUID, int]:
         """How many wait of each run."""
@@ -46,7 +47,7 @@ class HeldStatements:
         if asks:
             await self._tx.fetch(
                 _Q.put_held,
-                *_keys([ask.key for ask in asks]),
+                *spawn_columns([ask.key for ask in asks]),
                 [len(ask.children) for ask in asks],
                 [ask.micros for ask in asks],
                 [why for _, why in held],
@@ -58,13 +59,13 @@ class HeldStatements:
     async def put_off(self, held: Sequence[tuple[SpawnAsk, str]], now_ms: int) -> None:
         """They still cannot be."""
         if held:
-            keys = _keys([ask.key for ask, _ in held])
+            keys = spawn_columns([ask.key for ask, _ in held])
             await self._tx.fetch(_Q.put_off, *keys, [why for _, why in held], FIRST_MS, LAST_MS, now_ms)
 
     async def drop_held(self, keys: Sequence[SpawnKey], now_ms: int) -> None:
         """They have been judged; the next of each run is."""
         if keys:
-            await self._tx.fetch(_Q.drop_held, *_keys(keys))
+            await self._tx.fetch(_Q.drop_held, *spawn_columns(keys))
             await self.wake_held(sorted({run_id for run_id, _, _ in keys}), now_ms)
 
     async def wake_held(self, run_ids: Sequence[UUID], now_ms: int) -> None:
@@ -81,7 +82,7 @@ class HeldReads:
 
     async def known(self, keys: Sequence[SpawnKey]) -> set[SpawnKey]:
         """Which of these commands wait."""
-        return {(r["run_id"], r["step_key"], r["slot"]) for r in await self._db.fetch(_Q.held_known, *_keys(keys))}
+        return {(r["run_id"], r["step_key"], r["slot"]) for r in await self._db.fetch(_Q.held_known, *spawn_columns(keys))}
 
     async def counts(self, run_ids: Sequence[UUID]) -> dict[UUID, int]:
         """How many wait of each run."""

@@ -5,7 +5,7 @@ Can go wrong: an estimate without ground. Where nothing was granted lately, or t
 
 from libs.kernel.blockers import Block, Estimate
 from libs.kernel.values import value
-from services.scheduler.domain.explain import Explained
+from services.scheduler.domain.explain import Explained, count_of
 from services.scheduler.domain.lines import Candidate
 
 CURED_BY_TIME = frozenset(
@@ -44,11 +44,7 @@ def estimate(ticket: Candidate, explained: Explained, pace: Pace | None, now_ms:
     before = position.ahead_in_tenant
     wait_ms = (before + 1) * pace.span_ms // pace.granted if explained.blockers else 0
     basis = (
-        f"{_tickets(pace.granted)} of tenant {ticket.tenant} for {ticket.handler} were granted here in the last "
+        f"{count_of(pace.granted, 'ticket')} of tenant {ticket.tenant} for {ticket.handler} were granted here in the last "
         f"{pace.span_ms / 1000:.0f} s; {before} go before it"
     )
     return Estimate(now_ms + wait_ms, basis)
-
-
-def _tickets(number: int) -> str:
-    return "1 ticket" if number == 1 else f"{number} tickets"

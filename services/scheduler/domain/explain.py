@@ -170,7 +170,7 @@ def _workers(line: Line, carriers: Sequence[Carrier], fitting: Sequence[Carrier]
     if not able:
         text = f"no worker seen lately carries {line.handler}"
         if mine:
-            text += f" for project {line.project}: {_count(len(mine), 'worker')} with a key of another project do"
+            text += f" for project {line.project}: {count_of(len(mine), 'worker')} with a key of another project do"
         return [blocker(Block.NO_WORKER_CARRIES_BUILD, text, handler=line.handler, carried_elsewhere=len(mine))]
     labelled = [c for c in able if line.requires <= c.labels]
     if not labelled:
@@ -192,7 +192,7 @@ def _labels(line: Line, able: Sequence[Carrier]) -> Blocker:
     shown = "; ".join(", ".join(labels) or "none" for labels in had[:LABELS_SHOWN])
     wanted = ", ".join(sorted(line.requires))
     together = f"nobody has {', '.join(nowhere)}" if nowhere else "no worker has all of them together"
-    text = f"it requires {wanted}, and of {_count(len(able), 'worker')} with {line.handler} {together}; they have: {shown}"
+    text = f"it requires {wanted}, and of {count_of(len(able), 'worker')} with {line.handler} {together}; they have: {shown}"
     lacking = sorted(line.requires.difference(had[0]))
     return blocker(
         Block.NO_WORKER_HAS_LABELS,
@@ -214,7 +214,7 @@ def _too_small(line: Line, able: Sequence[Carrier]) -> Blocker:
 
     largest = min(able, key=lambda c: (sum(short / dict(need)[name] for name, short in lacks(c)), c.resources))
     had = tuple((name, dict(largest.resources).get(name, 0)) for name, _ in need)
-    text = f"it takes {words(need)}, and of {_count(len(able), 'worker')} that could run it the largest has {words(had)}"
+    text = f"it takes {words(need)}, and of {count_of(len(able), 'worker')} that could run it the largest has {words(had)}"
     return blocker(
         Block.NO_WORKER_HAS_RESOURCES,
         text,
@@ -246,7 +246,7 @@ def _whose(name: Project) -> tuple[Block, str]:
 
 
 def _bound(code: Block, whose: str, live: int, most: int) -> Blocker:
-    text = f"{whose} has {_count(live, 'live lease')}, and its bound is {most}"
+    text = f"{whose} has {count_of(live, 'live lease')}, and its bound is {most}"
     if live > most:
         text += f": nothing is ended for that, and {live - most + 1} must end before one more is granted"
     return blocker(code, text, live=live, most=most)
@@ -266,20 +266,20 @@ def _competition(ticket: Candidate, snapshot: Snapshot, played: Played, workers:
         if played.project_left.get(name, 1) <= 0:
             found.append(_reached(*_whose(name), standing.projects[name].most_leases))
     if not could:
-        text = f"{_count(workers, 'worker')} could take it, and none has a free slot"
+        text = f"{count_of(workers, 'worker')} could take it, and none has a free slot"
         found.append(blocker(Block.NO_FREE_SLOT, text, workers=workers, free=0))
     elif idle and not free:
         left = max(
             ({name: played.amounts.get(p.number, {}).get(name, 0) for name, _ in line.resources} for p in idle), key=_total
         )
-        text = f"it takes {words(line.resources)}, and of {_count(len(idle), 'worker')} with a free slot none has that free"
+        text = f"it takes {words(line.resources)}, and of {count_of(len(idle), 'worker')} with a free slot none has that free"
         text += ": it is in use, or kept for a ticket that has waited long"
         most = words(tuple(left.items()))
         needed = words(line.resources)
         found.append(blocker(Block.RESOURCES_IN_USE, text, workers=len(idle), required=needed, most_free=most))
     elif not free:
         slots = sum(poll.slots for poll in could)
-        text = f"of {_count(slots, 'free slot')} that it could take none is left: what goes before it takes them"
+        text = f"of {count_of(slots, 'free slot')} that it could take none is left: what goes before it takes them"
         found.append(blocker(Block.NO_FREE_SLOT, text, workers=workers, free=slots))
     shared = any(not poll.tenant for poll in (free or could))
     if shared and line.run_class != INTERACTIVE and played.others_left <= 0 and not any(poll.tenant for poll in free):
@@ -328,12 +328,12 @@ def _order(ticket: Candidate, position: Position) -> list[Blocker]:
     """Who goes before it."""
     found = []
     if position.tenants_ahead:
-        others = _count(position.tenants_waiting, "other tenant")
+        others = count_of(position.tenants_waiting, "other tenant")
         text = f"{position.tenants_ahead} of {others} that wait hold less of their share, and go first"
         found.append(blocker(Block.SHARE, text, tenants_ahead=position.tenants_ahead))
     if position.ahead_in_tenant:
         text = (
-            f"{_count(position.ahead_in_tenant, 'ticket')} of tenant {ticket.tenant} go before it, "
+            f"{count_of(position.ahead_in_tenant, 'ticket')} of tenant {ticket.tenant} go before it, "
             f"{position.ahead_in_line} of them in its own line of {position.line_length}"
         )
         found.append(blocker(Block.POSITION, text, ahead=position.ahead_in_tenant, ahead_in_line=position.ahead_in_line))
@@ -366,5 +366,6 @@ def _claim_of(tenant: str, standing: Standing) -> float:
     return claim(used.held, used.average, max(1, part.weight))
 
 
-def _count(number: int, what: str) -> str:
+def count_of(number: int, what: str) -> str:
+    """So many of something, in words."""
     return f"{number} {what}" if number == 1 else f"{number} {what}s"
