@@ -2,7 +2,7 @@
 
 A process takes a little ahead of its calls, in one transaction for all of its tenants and buckets, and gives back what it
 does not use. Authoritative for nothing: rows say what is in a bucket. Can go wrong: a process that dies with what it took
-ahead. It is lost, never taken twice: calls are fewer than allowed, not more.
+ahead, a commit whose answer is lost. It is lost, never taken twice nor given back twice: calls are fewer than allowed, not more.
 """
 
 import asyncio
@@ -249,7 +249,7 @@ class Buckets:
         draws = [Draw(name, Want(tenant, 0.0, -units)) for (name, tenant), units in asks]
         answers = await asyncio.gather(*(self._draws.submit(draw) for draw in draws), return_exceptions=True)
         for (key, units), answer in zip(asks, answers, strict=True):
-            if isinstance(answer, Refusal):  # the database is away: later
+            if isinstance(answer, Refusal) and (units < 0 or not _may_stand(answer)):  # the database is away: later
                 self._stock.setdefault(key, _Stock(used_ms=now_ms)).units += units
 
     async def close(self) -> None:
@@ -288,6 +288,11 @@ class Buckets:
         await self.rows.change(list(by_name), now_ms - REMEMBER_MS, decide)
         self._touched.update(by_name)
         return got
+
+
+def _may_stand(refusal: Refusal) -> bool:
+    """Whether nobody knows if it was committed. What may have gone back already does not go back again; what is owed is owed on."""
+    return refusal.detail.get("commit") == "unknown"
 
 
 def saturated(name: Name, wait_ms: int) -> Refusal:
