@@ -2,7 +2,7 @@
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import replace
 
 from runway.internal.scheduler.v1.scheduler_internal_pb2_grpc import add_SchedulerInternalServiceServicer_to_server
@@ -13,6 +13,7 @@ from runway.scheduler.v1.worker_service_pb2_grpc import add_WorkerServiceService
 
 from libs.authority import EtcdClient, EtcdUnavailable, ShardElections
 from libs.fence.raising import FencePoint
+from libs.kernel.refusal import Refusal
 from libs.outbox import Outgoing, Relay
 from libs.pg import Database
 from libs.rpc.server import Mounted
@@ -67,6 +68,8 @@ class Leadership:
         self.members = EtcdMembers()
         self.on_others: Callable[[], None] = lambda: None
         """The processes that lead are others now, or this one leads less."""
+        self.before_leading: Callable[[], Awaitable[None]] | None = None
+        """What must be known before anything more is led."""
         self._ports = ports
         self._book = book
         self._leaders = leaders
@@ -162,6 +165,8 @@ class Leadership:
     async def _won(self, won: Mapping[int, int]) -> Collection[int]:
         candidacy = Candidacy(self.member_id, self._host.addresses.control, self._settings.reset_lost_etcd)
         try:
+            if self.before_leading is not None:
+                await self.before_leading()
             return await take_over(self._ports, self._book, won, candidacy, self._newest)
         except BaseException:
             give_up(self._book, won)
@@ -263,6 +268,7 @@ async def compose(host: Host, settings: SchedulerSettings | None = None) -> Serv
         leadership.member_id,
         lambda endings: end_attempts(control, book, endings),
     )
+    leadership.before_leading = obedience.before_leading
     local = LocalWorkers(
         ports,
         control,
@@ -291,6 +297,8 @@ async def compose(host: Host, settings: SchedulerSettings | None = None) -> Serv
     async def stop() -> None:
         await local.close()
         await leadership.close()
+        with contextlib.suppress(Refusal):  # the database is away: others wait a moment for one that is gone
+            await obedience.leave()
         for database in (db, control_db, leaf_db):
             await database.close()
 

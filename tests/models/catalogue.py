@@ -5,12 +5,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from tests.models.approval import ApprovalModel
+from tests.models.bucket import BucketModel
 from tests.models.continued import ContinuedModel
 from tests.models.effect import EffectModel
 from tests.models.explorer import Model, Result, explore
 from tests.models.failover import FailoverModel
 from tests.models.fence import FenceModel
 from tests.models.grant import GrantModel
+from tests.models.handover import HandoverModel
 from tests.models.join import JoinModel
 from tests.models.launch import LaunchModel
 from tests.models.leader import LeaderModel
@@ -29,6 +31,8 @@ _ALL: Sequence[type[Model[Any]]] = (
     LeaderModel,
     FailoverModel,
     TreeModel,
+    BucketModel,
+    HandoverModel,
 )
 MODELS: Mapping[str, type[Model[Any]]] = {model.name: model for model in _ALL}
 

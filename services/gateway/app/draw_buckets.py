@@ -2,7 +2,7 @@
 
 A process takes a little ahead of its calls, in one transaction for all of its tenants and buckets, and gives back what it
 does not use. Authoritative for nothing: rows say what is in a bucket. Can go wrong: a process that dies with what it took
-ahead, a commit whose answer is lost. It is lost, never taken twice nor given back twice: calls are fewer than allowed, not more.
+ahead, a commit whose answer is lost. It is lost, never taken or given back twice: calls are fewer than allowed, not more.
 """
 
 import asyncio
@@ -291,7 +291,7 @@ class Buckets:
 
 
 def _may_stand(refusal: Refusal) -> bool:
-    """Whether nobody knows if it was committed. What may have gone back already does not go back again; what is owed is owed on."""
+    """Whether nobody knows if it was committed. What may have gone back does not go back again; what is owed is owed on."""
     return refusal.detail.get("commit") == "unknown"
 
 

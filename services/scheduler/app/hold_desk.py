@@ -1,8 +1,9 @@
 """What operators ask about holds: place, release, list, and queues with the holds on them. Each change has its who and why.
 
 An answer says which processes act on the change: each writes down the revision it acts on, and the answer waits a moment for
-those that etcd names. Can go wrong: a process that is away. It is named as one that has not acted; it may go on granting
-until it reads the table again, or until its leadership ends.
+those that etcd names, and for those that spoke to the database lately and that etcd does not name yet: they read the table
+before this change, and may win a shard next. Can go wrong: a process that is away. It is named as one that has not acted; it
+may go on granting until it reads the table again, or until its leadership ends.
 """
 
 import asyncio
@@ -29,6 +30,8 @@ from services.scheduler.domain.holds import (
 LOOK_S = 0.03
 HEARD_MS = 180_000
 """A process that said nothing for so long is not asked about."""
+NEWCOMER_MS = 10_000
+"""Who spoke since then may be about to lead, whatever etcd says."""
 SEEN_MS = 60_000
 """A worker seen since then counts."""
 GRAMMAR = {
@@ -61,8 +64,8 @@ class HoldRows(Protocol):
         """The holds in force."""
         ...
 
-    async def acknowledged(self, since_ms: int) -> Mapping[str, int]:
-        """Revision by process."""
+    async def acknowledged(self, since_ms: int) -> Mapping[str, tuple[int, int]]:
+        """Revision by process, and when it said so."""
         ...
 
     async def extent(self, target: Target, since_ms: int) -> Extent:
@@ -170,9 +173,13 @@ class HoldDesk:
             await asyncio.sleep(LOOK_S)
 
     async def _who(self, revision: int) -> list[Acting]:
-        said = await self.rows.acknowledged(self.clock.now_ms() - HEARD_MS)
+        now_ms = self.clock.now_ms()
+        said = await self.rows.acknowledged(now_ms - HEARD_MS)
         members = self.members()
-        return [Acting(member, members[member], said.get(member, -1) >= revision) for member in sorted(members)]
+        acting = [Acting(member, members[member], said.get(member, (-1, 0))[0] >= revision) for member in sorted(members)]
+        unnamed = sorted(said.keys() - members.keys())
+        late = [one for one in unnamed if said[one][0] < revision and now_ms - said[one][1] <= NEWCOMER_MS]
+        return acting + [Acting(member, "", acted=False) for member in late]
 
     async def _not_held(self, ask: HoldAsk) -> Refusal:
         """Why there is nothing to release: it never was held, or somebody released it."""

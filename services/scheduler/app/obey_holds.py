@@ -40,6 +40,10 @@ class HoldReads(Protocol):
         """This process acts on every change up to a revision."""
         ...
 
+    async def sign_off(self, member_id: str) -> None:
+        """This process grants nothing any more."""
+        ...
+
     async def forget(self, before_ms: int, silent_ms: int) -> None:
         """What ended before a time; processes not heard of since another."""
         ...
@@ -56,6 +60,8 @@ class Obedience:
     member_id: str
     end: Callable[[Sequence[Ending]], Awaitable[object]]
     """Ends attempts that are still exactly these."""
+    _followed: bool = False
+    """Memory changed since it was last waited for plans made before."""
     _said: int = -1
     _said_ms: int = 0
     _turn: asyncio.Lock = field(default_factory=asyncio.Lock)
@@ -63,11 +69,10 @@ class Obedience:
     async def obey(self) -> None:
         """Acts on the table as it stands, and says so."""
         async with self._turn:
-            holds = await self.rows.in_force()
-            former = self.book.shelf.holds
-            if (holds.revision, holds.stopped) != (former.revision, former.stopped):
-                await follow(self.book, holds)
+            holds = await self._follow()
+            if self._followed:
                 await self.desk.settled()
+                self._followed = False
             if Mode.CLOSED in holds.stopped.values():
                 killed = [lease for lease in self.book.leases.values() if holds.killed(place_of_lease(lease))]
                 await self.end([Ending(lease.run_id, lease.step_key, lease.fence, End.YIELDED, KILLED) for lease in killed])
@@ -75,6 +80,25 @@ class Obedience:
             if holds.revision != self._said or now_ms - self._said_ms >= SAY_AGAIN_MS:
                 await self.rows.acknowledge(self.member_id, holds.revision, now_ms)
                 self._said, self._said_ms = holds.revision, now_ms
+
+    async def before_leading(self) -> None:
+        """Memory as the table stands now, and a word that this process lives, whatever etcd says of it so far: who changes a
+        hold at this moment either is read here, or hears of this process and waits for it."""
+        async with self._turn:
+            await self._follow()
+            await self.rows.acknowledge(self.member_id, max(self._said, 0), self.clock.now_ms())
+
+    async def _follow(self) -> Holds:
+        holds = await self.rows.in_force()
+        former = self.book.shelf.holds
+        if (holds.revision, holds.stopped) != (former.revision, former.stopped):
+            self._followed = True
+            await follow(self.book, holds)
+        return holds
+
+    async def leave(self) -> None:
+        """Nobody waits for this process any more."""
+        await self.rows.sign_off(self.member_id)
 
     async def forget(self, keep_ms: int) -> None:
         """History has an end."""

@@ -69,9 +69,14 @@ class HoldStore:
         """This process acts on every change up to a revision."""
         await self._db.fetch(_Q.acknowledge, member_id, revision, now_ms)
 
-    async def acknowledged(self, since_ms: int) -> Mapping[str, int]:
-        """Revision by process."""
-        return {row["member_id"]: row["revision"] for row in await self._db.fetch(_Q.read_acknowledged, since_ms)}
+    async def acknowledged(self, since_ms: int) -> Mapping[str, tuple[int, int]]:
+        """Revision by process, and when it said so."""
+        found = await self._db.fetch(_Q.read_acknowledged, since_ms)
+        return {row["member_id"]: (row["revision"], row["seen_ms"]) for row in found}
+
+    async def sign_off(self, member_id: str) -> None:
+        """A process that grants nothing any more."""
+        await self._db.fetch(_Q.sign_off, member_id)
 
     async def note_moves(self, moves: Sequence[tuple[int, str, str]], reason: str, actor: str, now_ms: int) -> None:
         """(shard, from, to) that an operator wants."""

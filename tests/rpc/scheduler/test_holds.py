@@ -11,6 +11,7 @@ from runway.scheduler.v1 import control_service_pb2_grpc
 from libs.kernel.ids import shard_of
 from libs.rpc.channels import open_channel
 from libs.testkit.waiting import wait_until
+from services.scheduler.app.hold_desk import NEWCOMER_MS
 from tests.rpc.scheduler.calls import beat, claim, complete
 from tests.rpc.scheduler.harness import HANDLER, SECRET, Replica, World, new_run, ready_event
 
@@ -74,6 +75,49 @@ async def test_a_held_queue_grants_nothing_in_any_process_and_loses_nothing(worl
     assert {lease.run_id for lease in leases} == {str(run_id) for run_id in (*early, late)}
     assert not one.book.shelf.tickets
     assert not other.book.shelf.tickets
+
+
+@pytest.mark.requirement("sched.switch")
+async def test_an_answer_waits_for_a_process_that_etcd_does_not_name_yet(world: World) -> None:
+    one = await world.replica()
+    await world.ready(one, run_led_by(one))
+    now_ms = one.host.clock.now_ms()
+    said = "INSERT INTO hold_ack (member_id, revision, seen_ms) VALUES ($1, $2, $3) ON CONFLICT (member_id) DO UPDATE SET revision = $2"
+    await world.hand.execute(said, "fresh", 0, now_ms)
+    await world.hand.execute(said, "gone", 0, now_ms - 2 * NEWCOMER_MS)
+    done = await put(one, QUEUE, "a")
+    assert [(replica.acted, replica.address) for replica in done.replicas] == [
+        (True, one.host.addresses.control),
+        (False, ""),
+    ]
+    assert done.replicas[1].member_id == "fresh"
+    await world.hand.execute(said, "fresh", 1_000, now_ms)
+    again = await put(one, QUEUE, "a")
+    assert [replica.acted for replica in again.replicas] == [True]
+
+
+@pytest.mark.requirement("sched.switch")
+async def test_who_wins_a_shard_reads_the_holds_first(world: World) -> None:
+    one = await world.replica()
+    slow = await world.replica(led=0, notice_interval_ms=3_600_000)
+    run_id = run_led_by(one)
+    await world.ready(one, run_id)
+    done = await put(one, QUEUE, "a")
+    assert sorted(replica.acted for replica in done.replicas) == [False, True], "it reads once an hour"
+    move = pb.DrainShardsRequest(member=one.host.addresses.control, reason="a restart", actor="ann")
+    await control(one).DrainShards(move)
+    await wait_until(lambda: slow.led == 64, 10.0, what="the other leads all")
+    assert await claim(slow.worker(), slots=4, wait_ms=300) == []
+    assert [ready.candidate.key[0] for ready in slow.book.shelf.tickets.values()] == [run_id]
+
+
+@pytest.mark.requirement("sched.switch")
+async def test_a_process_that_stopped_is_not_waited_for(world: World) -> None:
+    one, other = await two(world)
+    await world.ready(one, run_led_by(one))
+    await world.end(other)
+    await wait_until(lambda: one.led == 64, 10.0, what="one leads all")
+    assert [replica.acted for replica in (await put(one, QUEUE, "a")).replicas] == [True]
 
 
 @pytest.mark.requirement("sched.switch")

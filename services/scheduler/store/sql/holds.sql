@@ -48,8 +48,12 @@ INSERT INTO hold_ack AS a (member_id, revision, seen_ms) VALUES ($1, $2, $3)
 ON CONFLICT (member_id) DO UPDATE SET revision = greatest(a.revision, excluded.revision), seen_ms = excluded.seen_ms;
 
 -- name: read_acknowledged
--- Which revision each process acts on, of those heard of since $1.
-SELECT member_id, revision FROM hold_ack WHERE seen_ms >= $1;
+-- Which revision each process acts on, of those heard of since $1, and when it said so.
+SELECT member_id, revision, seen_ms FROM hold_ack WHERE seen_ms >= $1;
+
+-- name: sign_off
+-- A process that grants nothing any more.
+DELETE FROM hold_ack WHERE member_id = $1;
 
 -- name: note_moves
 -- Shards handed over or returned, before it is done.
