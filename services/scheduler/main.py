@@ -218,6 +218,15 @@ def _servicers(
     ]
 
 
+def _obedience(control: Ports, rows: HoldStore, book: Book, desk: ClaimDesk, leadership: Leadership) -> Obedience:
+    """What follows the holds; they are read before anything is led."""
+    made = Obedience(
+        rows, book, desk, control.clock, leadership.member_id, lambda endings: end_attempts(control, book, endings)
+    )
+    leadership.before_leading = made.before_leading
+    return made
+
+
 def _for_operators(
     obedience: Obedience, rows: HoldStore, members: EtcdMembers, recorded: ExplainStore, orders: SchedulerStore
 ) -> Mounted:
@@ -260,15 +269,7 @@ async def compose(host: Host, settings: SchedulerSettings | None = None) -> Serv
     leadership = Leadership(host, ports, book, leaders, settings)
     book.on_deposed = leadership.campaign_anew
     desk = ClaimDesk(ports, book, draining=host.draining.is_set)
-    obedience = Obedience(
-        HoldStore(control_db),
-        book,
-        desk,
-        host.clock,
-        leadership.member_id,
-        lambda endings: end_attempts(control, book, endings),
-    )
-    leadership.before_leading = obedience.before_leading
+    obedience = _obedience(control, HoldStore(control_db), book, desk, leadership)
     local = LocalWorkers(
         ports,
         control,
