@@ -121,4 +121,6 @@ def recorded(ticket: Recorded) -> control.RecordedTicket:
         ended_at=timestamp(ticket.ended_ms),
         worker_id=ticket.worker_id,
         fleet=ticket.fleet,
+        resources=dict(ticket.resources),
+        launched_by=ticket.launched_by,
     )

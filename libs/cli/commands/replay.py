@@ -89,6 +89,7 @@ def _header(shares: Any) -> dict[str, Any]:
             {
                 "tenant": row["tenant"],
                 "project": row["project"],
+                "user": row["user"],
                 "weight": row["weight"] or 1,
                 "most_leases": row.get("most_leases"),
             }
@@ -110,6 +111,8 @@ def line_of(ticket: Any) -> dict[str, Any]:
         "deadline_ms": ticket.deadline.ToMilliseconds(),
         "handler": ticket.handler,
         "requires": list(ticket.requires),
+        "resources": dict(ticket.resources),
+        "user": ticket.launched_by,
         "duration_ms": ticket.ended_at.ToMilliseconds() - leased if ticket.HasField("ended_at") and leased else None,
         "run": ticket.run_id,
         "step": ticket.step_key,

@@ -6,7 +6,8 @@ then, so a run that starts later goes on later. It takes as long as it took. End
 together, then one cycle plans, as the desk of claims does.
 
 Can go wrong: believing it to the millisecond. Workers are pools of slots that carry every handler, attempts take as long as
-they took elsewhere, and nobody retries differently. What it shows is who waits for whom.
+they took elsewhere, and nobody retries differently. What a pool has besides slots lies in one heap, though its workers' may be
+in pieces. What it shows is who waits for whom.
 """
 
 import heapq
@@ -16,10 +17,11 @@ from uuid import UUID
 
 from libs.kernel.values import value
 from services.scheduler.domain.lines import Candidate, TenantQueue
-from services.scheduler.domain.planner import Standing, plan
+from services.scheduler.domain.planner import PATIENCE_MS, Standing, plan
 from services.scheduler.domain.polls import Poll
 from services.scheduler.domain.rank import rank_ms
-from services.scheduler.domain.shares import Meter, Part, Policy, Project, Used
+from services.scheduler.domain.resources import Amounts, Capacity
+from services.scheduler.domain.shares import Meter, Part, Policy, Project, Used, user_of
 
 NEVER = -1
 ANY = "*"
@@ -44,15 +46,20 @@ class Item:
     follows: int = NEVER
     """The place of the ticket whose end it waited for; `gap_ms` is how long after that it was ready."""
     gap_ms: int = 0
+    resources: Amounts = ()
+    """What it takes of its worker besides a slot."""
+    user: str = ""
+    """Who launched its run."""
 
 
 @value(frozen=True, slots=True)
 class Pool:
-    """Slots of workers alike; without a tenant they are shared."""
+    """Slots of workers alike, and what they have besides; without a tenant they are shared."""
 
     tenant: str
     labels: frozenset[str]
     slots: int
+    amounts: Amounts = ()
 
 
 @value(frozen=True, slots=True)
@@ -93,6 +100,9 @@ class _World:
     leases: dict[Project, int] = field(default_factory=dict)
     shared: dict[int, int] = field(default_factory=dict)
     free: list[int] = field(default_factory=list)
+    amounts: list[dict[str, int]] = field(default_factory=list)
+    """What is left of each pool besides slots."""
+    capacity: Capacity = field(default_factory=Capacity)
     begun: set[str] = field(default_factory=set)
     coming: list[tuple[int, int]] = field(default_factory=list)
     """(when, place) of tickets that become ready."""
@@ -105,6 +115,8 @@ class _World:
         self.ready_ms = [NEVER] * len(self.items)
         self.started_ms = [NEVER] * len(self.items)
         self.free = [pool.slots for pool in self.setting.pools]
+        self.amounts = [dict(pool.amounts) for pool in self.setting.pools]
+        self.capacity = Capacity.of((pool.slots, pool.amounts) for pool in self.setting.pools if not pool.tenant)
         for place, item in enumerate(self.items):
             if item.follows == NEVER:
                 self.coming.append((item.ready_ms, place))
@@ -146,7 +158,18 @@ class _World:
                 started=item.again or item.run in self.begun,
             )
             key = (UUID(int=place), "")
-            ticket = Candidate(key, item.tenant, item.project, item.run_class, ANY, item.requires, rank)
+            user = item.user if user_of(item.tenant, item.user) in self.setting.projects else ""
+            ticket = Candidate(
+                key,
+                item.tenant,
+                item.project,
+                item.run_class,
+                ANY,
+                item.requires,
+                rank,
+                resources=item.resources,
+                user=user,
+            )
             self.waiting[key[0]] = ticket
             queue = self.queues.get(item.tenant)
             if queue is None:
@@ -158,17 +181,35 @@ class _World:
         self.cycles += 1
         half_life_ms = self.setting.policy.half_life_ms
         polls = [
-            Poll(number, pool.tenant, "", frozenset((ANY,)), pool.labels, self.free[number])
+            Poll(
+                number,
+                pool.tenant,
+                "",
+                frozenset((ANY,)),
+                pool.labels,
+                self.free[number],
+                free=tuple(sorted(self.amounts[number].items())),
+                total=pool.amounts,
+            )
             for number, pool in enumerate(self.setting.pools)
             if self.free[number]
         ]
         used = {
-            name: Used(meter.running, meter.now(self.now_ms, half_life_ms))
+            name: Used(meter.running, meter.now(self.now_ms, half_life_ms), extra=meter.extra)
             for name in self.queues
             if (meter := self.meters.get(name)) is not None
         }
         setting = self.setting
-        standing = Standing(setting.policy, setting.parts, setting.projects, used, self.leases, self.shared)
+        standing = Standing(
+            setting.policy,
+            setting.parts,
+            setting.projects,
+            used,
+            self.leases,
+            self.shared,
+            capacity=self.capacity,
+            overdue_ms=self.now_ms - PATIENCE_MS,
+        )
         for grant in plan(polls, self.queues, standing):
             ticket = self.waiting.pop(grant.key[0])
             queue = self.queues[ticket.tenant]
@@ -189,8 +230,13 @@ class _World:
         meter = self.meters.get(item.tenant)
         if meter is None:
             meter = self.meters[item.tenant] = Meter(at_ms=self.now_ms)
-        meter.move(by, self.now_ms, self.setting.policy, entering=max(0, by))
-        project = (item.tenant, item.project)
-        self.leases[project] = self.leases.get(project, 0) + by
-        if not self.setting.pools[pool].tenant:
+        shared = not self.setting.pools[pool].tenant
+        weight = self.capacity.weight(item.resources) if shared and item.resources else 1.0
+        entering = weight if by > 0 else 0
+        meter.move(by, self.now_ms, self.setting.policy, entering=entering, extra=by * (weight - 1.0))
+        for bound in ((item.tenant, item.project), user_of(item.tenant, item.user)):
+            self.leases[bound] = self.leases.get(bound, 0) + by
+        for name, amount in item.resources:
+            self.amounts[pool][name] -= by * amount
+        if shared:
             self.shared[item.run_class] = self.shared.get(item.run_class, 0) + by

@@ -265,3 +265,5 @@ class Recorded:
     ended_ms: int
     worker_id: str
     fleet: str
+    resources: Amounts = ()
+    launched_by: str = ""

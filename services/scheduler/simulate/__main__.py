@@ -15,6 +15,7 @@ from typing import NoReturn
 import typer
 
 from services.scheduler.domain.replay import NEVER, Item, Pool, Setting, replay
+from services.scheduler.domain.resources import Capacity, amounts, covers, words
 from services.scheduler.domain.shares import MOST_WEIGHT, Part, Project
 from services.scheduler.simulate import picture
 from services.scheduler.simulate.figures import Waits, end_of, groups_of, waits_of
@@ -42,12 +43,15 @@ class Form(StrEnum):
 def simulate(
     file: Path = typer.Argument(metavar="FILE", help="a recording, as `runway queue record` writes it; - for stdin"),
     weight: list[str] = typer.Option([], metavar="TENANT=N", help="a tenant's weight"),
-    bound: list[str] = typer.Option([], metavar="TENANT[/PROJECT]=N", help="live leases at most; `none` takes the bound away"),
+    bound: list[str] = typer.Option(
+        [], metavar="TENANT[/PROJECT]=N", help="live leases at most, or TENANT/@USER=N; `none` takes the bound away"
+    ),
     reserve: int = typer.Option(None, min=0, max=1000, help="thousandths of shared slots that only interactive runs may take"),
     migration: int = typer.Option(None, min=0, max=1000, help="thousandths of shared slots that migrations may take"),
     half_life_s: float = typer.Option(None, min=1, max=86_400),
     entry_penalty_s: float = typer.Option(None, min=0, max=3_600),
     shared_slots: int = typer.Option(None, min=0, max=1_000_000, help="shared slots, instead of what was in use at most"),
+    shared_resource: list[str] = typer.Option([], metavar="NAME=N", help="what shared workers have of a resource together"),
     own_slots: list[str] = typer.Option([], metavar="TENANT=N", help="slots of a tenant's own workers"),
     was_shared_slots: int = typer.Option(None, min=1, max=1_000_000, help="shared slots as it was, if the file is silent"),
     by: By = typer.Option(By.tenant, help="what the rows are of"),
@@ -67,7 +71,7 @@ def simulate(
     policy = replace(recording.policy, **{name: number for name, number in given.items() if number is not None})
     tick = tick_ms or _tick(recording.items)
     before = _shared(recording.pools, was_shared_slots)
-    after = _own(_shared(before, shared_slots), own_slots)
+    after = _own(_resources(_shared(before, shared_slots), shared_resource), own_slots)
     if not any(pool.slots for pool in before):
         _usage("the file does not tell how many slots there were: give --was-shared-slots")
     was = Setting(before, recording.policy, recording.parts, recording.projects, tick)
@@ -129,19 +133,29 @@ def _about(recording: Recording, was: Setting, now: Setting) -> list[str]:
     lost = {item.requires for item in recording.items if not any(item.requires <= labels for labels in had)}
     for labels in sorted(lost, key=sorted):
         lines.append(f"no worker has {', '.join(sorted(labels))}: such tickets never start")
+    scarce = {item.resources for item in recording.items if item.resources and not _able(item, now.pools)}
+    for need in sorted(scarce):
+        lines.append(f"nobody has {words(need)}: such tickets never start")
     return lines
+
+
+def _able(item: Item, pools: Sequence[Pool]) -> bool:
+    """Whether some pool has what it takes, though not at once."""
+    return any(pool.slots and pool.tenant in ("", item.tenant) and covers(dict(pool.amounts), item.resources) for pool in pools)
 
 
 def _words(setting: Setting) -> str:
     shared = sum(pool.slots for pool in setting.pools if not pool.tenant)
-    words = [f"{shared} shared slots"]
-    words += [f"{pool.slots} slots of {pool.tenant}'s own" for pool in setting.pools if pool.tenant]
+    told = [f"{shared} shared slots"]
+    together = Capacity.of((pool.slots, pool.amounts) for pool in setting.pools if not pool.tenant)
+    told += [f"{amount} {name} shared" for name, amount in sorted(together.amounts.items())]
+    told += [f"{pool.slots} slots of {pool.tenant}'s own" for pool in setting.pools if pool.tenant]
     policy = setting.policy
-    words.append(f"reserve {policy.reserve_permille} ‰, migrations {policy.migration_permille} ‰")
-    words += [f"{name} weight {part.weight}" for name, part in sorted(setting.parts.items()) if part.weight != 1]
+    told.append(f"reserve {policy.reserve_permille} ‰, migrations {policy.migration_permille} ‰")
+    told += [f"{name} weight {part.weight}" for name, part in sorted(setting.parts.items()) if part.weight != 1]
     bounds = {**setting.parts, **{"/".join(name): part for name, part in setting.projects.items()}}
-    words += [f"{name} at most {part.most_leases}" for name, part in sorted(bounds.items()) if part.most_leases is not None]
-    return ", ".join(words[:20])
+    told += [f"{name} at most {part.most_leases}" for name, part in sorted(bounds.items()) if part.most_leases is not None]
+    return ", ".join(told[:20])
 
 
 def _change(parts: dict[str, Part], projects: dict[Project, Part], weights: Sequence[str], bounds: Sequence[str]) -> None:
@@ -158,17 +172,17 @@ def _change(parts: dict[str, Part], projects: dict[Project, Part], weights: Sequ
             parts[name] = replace(parts.get(name) or Part(), most_leases=most)
 
 
-def _strangers(words: Sequence[str], tenants: Collection[str]) -> None:
+def _strangers(given: Sequence[str], tenants: Collection[str]) -> None:
     """Says on stderr what was named and is nowhere in the recording: it changes nothing there."""
-    for name in dict.fromkeys(word.rpartition("=")[0].partition("/")[0] for word in words):
+    for name in dict.fromkeys(word.rpartition("=")[0].partition("/")[0] for word in given):
         if name not in tenants:
             print(f"no ticket of tenant {name!r} is in this recording: what is said of it changes nothing", file=sys.stderr)
 
 
-def _pairs(words: Sequence[str], option: str) -> list[tuple[str, int]]:
+def _pairs(given: Sequence[str], option: str) -> list[tuple[str, int]]:
     """`NAME=N`; `none` is NEVER, for bounds."""
     found = []
-    for word in words:
+    for word in given:
         name, _, number = word.rpartition("=")
         none = number == "none" and option == "--bound"
         if not name or not (none or (number.isascii() and number.isdecimal() and len(number) <= 9)):
@@ -190,11 +204,28 @@ def _shared(pools: Sequence[Pool], slots: int | None) -> list[Pool]:
     return found
 
 
-def _own(pools: Sequence[Pool], words: Sequence[str]) -> list[Pool]:
+def _resources(pools: Sequence[Pool], given: Sequence[str]) -> list[Pool]:
+    """So much of these together at shared pools: divided as it is, else as their slots are."""
     found = list(pools)
-    for tenant, slots in _pairs(words, "--own-slots"):
-        labels = frozenset[str]().union(*(pool.labels for pool in found if pool.tenant == tenant))
-        found = [pool for pool in found if pool.tenant != tenant] + [Pool(tenant, labels, slots)]
+    for name, amount in _pairs(given, "--shared-resource"):
+        places = [place for place, pool in enumerate(found) if not pool.tenant]
+        parts = [dict(found[place].amounts).get(name, 0) for place in places]
+        parts = parts if sum(parts) else [found[place].slots for place in places]
+        left, whole = amount, sum(parts)
+        for place, part in zip(places, parts, strict=True):
+            mine = left if part == whole else left * part // (whole or 1)
+            left, whole = left - mine, whole - part
+            found[place] = replace(found[place], amounts=amounts({**dict(found[place].amounts), name: mine}))
+    return found
+
+
+def _own(pools: Sequence[Pool], given: Sequence[str]) -> list[Pool]:
+    found = list(pools)
+    for tenant, slots in _pairs(given, "--own-slots"):
+        former = [pool for pool in found if pool.tenant == tenant]
+        labels = frozenset[str]().union(*(pool.labels for pool in former))
+        had = amounts(Capacity.of((pool.slots, pool.amounts) for pool in former).amounts)
+        found = [pool for pool in found if pool.tenant != tenant] + [Pool(tenant, labels, slots, had)]
     return found
 
 

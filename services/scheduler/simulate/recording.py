@@ -16,11 +16,15 @@ from typing import Any
 
 from libs.kernel.values import value
 from services.scheduler.domain.replay import NEVER, Item, Pool
-from services.scheduler.domain.shares import MOST_WEIGHT, Part, Policy, Project
+from services.scheduler.domain.resources import amounts
+from services.scheduler.domain.shares import MOST_WEIGHT, Part, Policy, Project, user_of
 
 VERSION = 1
 FAULTS_MOST = 20
+SLOTS = ""
+"""Counted beside resources, none of which has this name."""
 LATEST_MS = 2**53
+MOST_OF_ONE = 2**53
 CLASSES = {"interactive": 1, "automation": 2, "migration": 3, "approval_resume": 4}
 _TEXT, _NUMBER = (str, ""), (int, 0)
 _FIELDS: Mapping[str, tuple[type, Any]] = {
@@ -32,6 +36,8 @@ _FIELDS: Mapping[str, tuple[type, Any]] = {
     "deadline_ms": _NUMBER,
     "handler": _TEXT,
     "requires": (list, []),
+    "resources": (dict, {}),
+    "user": _TEXT,
     "duration_ms": (int, None),
     "run": _TEXT,
     "step": _TEXT,
@@ -63,6 +69,7 @@ class Recording:
     policy: Policy
     parts: Mapping[str, Part]
     projects: Mapping[Project, Part]
+    """Of users too."""
     guessed: int
     """Tickets whose length is not recorded."""
 
@@ -126,10 +133,13 @@ def _row(said: Mapping[str, Any]) -> Mapping[str, Any]:
         raise ValueError("leased_ms is before ready_ms")
     if not all(isinstance(label, str) for label in row["requires"]):
         raise ValueError("requires must be a list of labels")
+    for name, amount in row["resources"].items():
+        if not isinstance(amount, int) or isinstance(amount, bool) or not 0 <= amount <= MOST_OF_ONE:
+            raise ValueError(f"resources has {amount!r} of {name!r}, and must have whole numbers from 0 to 2^53")
     return row
 
 
-_KINDS = {int: "a whole number", str: "text", list: "a list", bool: "true or false"}
+_KINDS = {int: "a whole number", str: "text", list: "a list", bool: "true or false", dict: "an object"}
 
 
 def _header(said: Mapping[str, Any], *, first: bool) -> Mapping[str, Any]:
@@ -146,6 +156,8 @@ def _header(said: Mapping[str, Any], *, first: bool) -> Mapping[str, Any]:
         weight, bound = share.get("weight", 1), share.get("most_leases")
         if not share.get("tenant") or not isinstance(weight, int) or not 1 <= weight <= MOST_WEIGHT:
             raise ValueError(f"shares has {share!r}")
+        if share.get("user") and share.get("project"):
+            raise ValueError(f"shares has {share!r}: a bound is of a project or of a user")
         if bound is not None and (not isinstance(bound, int) or bound < 0):
             raise ValueError(f"shares has {share!r}")
     return said
@@ -168,21 +180,29 @@ def _recording(header: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> 
             again=row["attempt"] > 1,
             follows=follows[place][0],
             gap_ms=follows[place][1],
+            resources=amounts(row["resources"]),
+            user=row["user"],
         )
         for place, row in enumerate(rows)
     ]
     known = [row["leased_ms"] - row["ready_ms"] if row["leased_ms"] and row["ready_known"] else NEVER for row in rows]
     policy = {name: header.get("policy", {}).get(name, getattr(Policy(), name)) for name in _POLICY}
-    shares = [
-        (s["tenant"], s.get("project", ""), Part(s.get("weight", 1), s.get("most_leases"))) for s in header.get("shares", [])
-    ]
+    parts, bounds = dict[str, Part](), dict[Project, Part]()
+    for share in header.get("shares", []):
+        tenant, part = share["tenant"], Part(share.get("weight", 1), share.get("most_leases"))
+        if share.get("user"):
+            bounds[user_of(tenant, share["user"])] = part
+        elif share.get("project"):
+            bounds[(tenant, share["project"])] = part
+        else:
+            parts[tenant] = part
     return Recording(
         items,
         known,
         _pools(rows),
         Policy(**policy),
-        {tenant: part for tenant, project, part in shares if not project},
-        {(tenant, project): part for tenant, project, part in shares if project},
+        parts,
+        bounds,
         sum(row["duration_ms"] is None for row in rows),
     )
 
@@ -213,18 +233,24 @@ def _follows(rows: Sequence[Mapping[str, Any]]) -> list[tuple[int, int]]:
 
 
 def _pools(rows: Sequence[Mapping[str, Any]]) -> list[Pool]:
-    """What was in use at once, at most, of workers alike: a tenant's or shared, with the labels their tickets required."""
+    """What was in use at once, at most, of workers alike: a tenant's or shared, with the labels their tickets required. Of each
+    resource too, which may have been at another moment."""
     seen = [row for row in rows if row["worker"] and row["leased_ms"] and row["duration_ms"] is not None]
     shared = {row["worker"] for row in seen if row["shared"]}
     labels: dict[str, set[str]] = {}
     for row in seen:
         labels.setdefault(row["worker"], set()).update(row["requires"])
-    changes: dict[tuple[str, frozenset[str]], list[tuple[int, int]]] = {}
+    changes: dict[tuple[str, frozenset[str]], dict[str, list[tuple[int, int]]]] = {}
     for row in seen:
         tenant = "" if row["worker"] in shared else row["tenant"]
-        moments = changes.setdefault((tenant, frozenset(labels[row["worker"]])), [])
-        moments += [(row["leased_ms"], 1), (row["leased_ms"] + max(1, row["duration_ms"]), -1)]
-    return [Pool(tenant, had, _most(moments)) for (tenant, had), moments in sorted(changes.items(), key=_by_name)]
+        of_pool = changes.setdefault((tenant, frozenset(labels[row["worker"]])), {})
+        for name, amount in {SLOTS: 1, **row["resources"]}.items():
+            ends_ms = row["leased_ms"] + max(1, row["duration_ms"])
+            of_pool.setdefault(name, []).extend([(row["leased_ms"], amount), (ends_ms, -amount)])
+    return [
+        Pool(tenant, had, _most(used[SLOTS]), amounts({name: _most(used[name]) for name in used if name != SLOTS}))
+        for (tenant, had), used in sorted(changes.items(), key=_by_name)
+    ]
 
 
 def _by_name(entry: tuple[tuple[str, frozenset[str]], object]) -> tuple[str, list[str]]:

@@ -105,4 +105,6 @@ def _one(row: asyncpg.Record, number: int, times_ms: tuple[int, int, int], worke
         ended_ms=times_ms[2],
         worker_id=worker_id,
         fleet=fleet,
+        resources=parse(row["resources"]),
+        launched_by=row["launched_by"],
     )

@@ -37,7 +37,7 @@ async def test_what_waited_ran_and_was_tried_again_is_exported_once_each(world: 
     assert (await complete(replica.worker(), lease.lease_token, key="rk_fleet")).recorded
     await world.ready(replica, live)
     await claim(replica.worker())
-    await world.ready(replica, waiting, tenant="b")
+    await world.ready(replica, waiting, tenant="b", resources={"gpu": 2}, launched_by="ann")
     found = await exported(replica)
     assert [(t.run_id, t.attempt_number) for t in found] == [
         (str(done), 1),
@@ -62,6 +62,7 @@ async def test_what_waited_ran_and_was_tried_again_is_exported_once_each(world: 
     assert second.ready_at.ToMilliseconds() >= first.ended_at.ToMilliseconds() > 0
     assert (runs.HasField("leased_at"), runs.HasField("ended_at")) == (True, False)
     assert (waits.HasField("ready_at"), waits.HasField("leased_at"), waits.tenant) == (True, False, "b")
+    assert (dict(waits.resources), waits.launched_by, dict(told.resources)) == ({"gpu": 2}, "ann", {})
     assert [t.tenant for t in await exported(replica, tenant="b")] == ["b"]
     late = pb.ExportTicketsRequest()
     getattr(late, "from").FromMilliseconds((waiting.int >> 80) + 1)

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 
 from services.scheduler.domain.rank import AUTOMATION, INTERACTIVE, MIGRATION
 from services.scheduler.domain.replay import NEVER, Item, Pool, Replayed, Setting, replay
-from services.scheduler.domain.shares import Part, Policy, share_error
+from services.scheduler.domain.resources import Capacity, covers
+from services.scheduler.domain.shares import Part, Policy, share_error, user_of
 from services.scheduler.simulate import picture
 from services.scheduler.simulate.__main__ import _strangers
 from services.scheduler.simulate.figures import BUCKETS, contention, end_of, groups_of, waits_of
@@ -41,18 +42,29 @@ items_ = st.lists(
         run_class=st.integers(1, 4),
         priority=st.integers(-5, 5),
         requires=st.sampled_from([frozenset(), frozenset({"gpu"})]),
+        resources=st.sampled_from([(), (("gpu", 1),), (("gpu", 2), ("memory_mb", 500))]),
+        user=st.sampled_from(["", "ann", "bob"]),
     ),
     max_size=40,
 )
 setting_ = st.builds(
     Setting,
     st.lists(
-        st.builds(Pool, st.sampled_from(["", "a"]), st.sampled_from([frozenset(), frozenset({"gpu"})]), st.integers(0, 4)),
+        st.builds(
+            Pool,
+            st.sampled_from(["", "a"]),
+            st.sampled_from([frozenset(), frozenset({"gpu"})]),
+            st.integers(0, 4),
+            st.sampled_from([(), (("gpu", 2),), (("gpu", 3), ("memory_mb", 600))]),
+        ),
         min_size=1,
         max_size=3,
     ),
     st.builds(Policy, st.integers(0, 500), st.integers(0, 1000)),
     st.dictionaries(st.sampled_from(["a", "b"]), st.builds(Part, st.integers(1, 8), st.one_of(st.none(), st.integers(0, 3)))),
+    st.dictionaries(
+        st.sampled_from([user_of("a", "ann"), user_of("b", "bob"), ("a", "p")]), st.builds(Part, most_leases=st.integers(0, 2))
+    ),
     tick_ms=st.sampled_from([1, 20, 500]),
 )
 
@@ -72,15 +84,24 @@ def test_a_replay_keeps_every_rule(items: list[Item], setting: Setting) -> None:
             moments += [(start, 1, place), (-(-(start + one.duration_ms) // setting.tick_ms) * setting.tick_ms, -1, place)]
     slots, live = sum(pool.slots for pool in setting.pools), 0
     held: dict[str, int] = {}
+    has = Capacity.of((pool.slots, pool.amounts) for pool in setting.pools).amounts
     for _, by, place in sorted(moments):
         live += by
-        held[items[place].tenant] = held.get(items[place].tenant, 0) + by
+        one = items[place]
+        taken = {one.tenant: 1, "/".join((one.tenant, one.project)): 1, "/".join(user_of(one.tenant, one.user)): 1}
+        for name, amount in [*taken.items(), *one.resources]:
+            held[name] = held.get(name, 0) + by * amount
+        bounds = [(name, setting.projects.get(name)) for name in ((one.tenant, one.project), user_of(one.tenant, one.user))]
+        for bound, part in bounds if by > 0 and one.duration_ms else ():
+            assert part is None or part.most_leases is None or held["/".join(bound)] <= part.most_leases
+        assert by < 0 or not one.duration_ms or all(held[name] <= has[name] for name, _ in one.resources)
         assert live <= slots or by < 0 or items[place].duration_ms == 0
     for tenant, part in setting.parts.items():
         if part.most_leases == 0:
             assert waits(items, replayed, tenant) == []
     for place, one in enumerate(items):
-        able = [p for p in setting.pools if p.slots and p.tenant in ("", one.tenant) and one.requires <= p.labels]
+        fit = [p for p in setting.pools if p.slots and p.tenant in ("", one.tenant) and one.requires <= p.labels]
+        able = [p for p in fit if covers(dict(p.amounts), one.resources)]
         if not able:
             assert replayed.started_ms[place] == NEVER
 
@@ -107,6 +128,30 @@ def test_the_reserve_and_the_cap_are_the_planners_own() -> None:
     items += [item("user", at, 500, run_class=INTERACTIVE) for at in range(1_000, 60_000, 1_000)]
     assert max(waits(items, replay(items, Setting([SHARED])), "user")) <= 20, "the reserve is there for it"
     assert max(waits(items, replay(items, Setting([SHARED], Policy(reserve_permille=0))), "user")) > 20
+
+
+@pytest.mark.requirement("sched.simulate")
+def test_what_a_step_takes_and_who_launched_it_count() -> None:
+    heavy = [item("a", 0, 1_000, resources=(("gpu", 1),), user="ann") for _ in range(4)]
+    pool = replace(SHARED, amounts=(("gpu", 2),))
+    free = Setting([pool], Policy(reserve_permille=0), tick_ms=1)
+    assert replay(heavy, free).started_ms == [0, 0, 1_000, 1_000], "two GPUs for four"
+    assert replay(heavy, replace(free, pools=[replace(pool, amounts=(("gpu", 4),))])).started_ms == [0] * 4
+    assert replay(heavy, replace(free, pools=[SHARED])).started_ms == [NEVER] * 4
+    bounded = replace(free, projects={user_of("a", "ann"): Part(most_leases=1)})
+    assert replay(heavy, bounded).started_ms == [0, 1_000, 2_000, 3_000]
+    other = replay([replace(one, user="bob") for one in heavy], bounded)
+    assert other.started_ms == [0, 0, 1_000, 1_000], "the bound is another's"
+
+
+@pytest.mark.requirement("sched.simulate")
+def test_a_lease_weighs_what_it_takes_of_all() -> None:
+    greedy = [item("a", 0, 1_000, resources=(("gpu", 4),)) for _ in range(20)]
+    plain = [item("b", 0, 1_000) for _ in range(100)]
+    setting = Setting([replace(SHARED, amounts=(("gpu", 16),))], Policy(reserve_permille=0), tick_ms=1)
+    assert replay(greedy, setting).started_ms.count(0) == 4, "alone it may have all GPUs"
+    beside = replay([*greedy, *plain], setting).started_ms[:20]
+    assert beside.count(0) in (2, 3), "a quarter of all GPUs weighs as much as a quarter of the slots"
 
 
 def test_a_step_follows_the_one_it_waited_for() -> None:
@@ -161,6 +206,10 @@ def line(**more: Any) -> str:
         (line(priority=1_001), "priority is 1001"),
         (line(requires="gpu"), "requires is 'gpu', and must be a list"),
         (line(requires=[1]), "requires must be a list of labels"),
+        (line(resources=["gpu"]), "resources is ['gpu'], and must be an object"),
+        (line(resources={"gpu": -1}), "resources has -1 of 'gpu'"),
+        (line(resources={"gpu": 1.5}), "resources has 1.5 of 'gpu'"),
+        (line(user=7), "user is 7, and must be text"),
         ('{"recording": 1}', "a header stands on the first line only"),
     ],
 )
@@ -182,6 +231,7 @@ def test_bad_lines_are_refused_by_number_and_reason(bad: str, reason: str) -> No
         '{"recording": 1, "shares": [{"tenant": "a", "weight": 0}]}',
         '{"recording": 1, "shares": [{"tenant": "a", "weight": 10000000}]}',
         '{"recording": 1, "shares": [{"tenant": "a", "most_leases": -1}]}',
+        '{"recording": 1, "shares": [{"tenant": "a", "project": "p", "user": "u", "most_leases": 1}]}',
         '{"recording": 1, "shares": [7]}',
         '{"recording": 1, "shares": {"weight": 1}}',
     ],

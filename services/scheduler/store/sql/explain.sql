@@ -15,7 +15,8 @@ SELECT w.tenant, w.worker_id, w.project, w.handlers, w.capabilities, w.fleet, w.
 -- name: export_tickets
 -- Steps of runs from an id ($1) to before another ($2), after one ($3, $4), in order; of one tenant, or of all.
 SELECT t.run_id, t.step_key, t.state, t.tenant, t.project, t.run_class, t.priority, t.deadline_ms, t.handler, t.requires, t.enqueued_ms,
-       t.attempt_number, t.leased_ms, t.ended_ms, t.ended_lease, t.worker_id, t.fleet
+       t.attempt_number, t.leased_ms, t.ended_ms, t.ended_lease, t.worker_id, t.fleet, t.resources,
+       t.launched_by
   FROM ticket AS t
  WHERE t.run_id >= $1 AND t.run_id < $2 AND (t.run_id, t.step_key) > ($3::uuid, $4::text) AND t.tenant <> ''
    AND ($5::text = '' OR t.tenant = $5)

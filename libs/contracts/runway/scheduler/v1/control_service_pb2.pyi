@@ -708,6 +708,23 @@ class RecordedTicket(google.protobuf.message.Message):
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
+    @typing.final
+    class ResourcesEntry(google.protobuf.message.Message):
+        DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: builtins.int
+        VALUE_FIELD_NUMBER: builtins.int
+        key: builtins.str
+        value: builtins.int
+        def __init__(
+            self,
+            *,
+            key: builtins.str = ...,
+            value: builtins.int = ...,
+        ) -> None: ...
+        _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["key", b"key", "value", b"value"]
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+
     RUN_ID_FIELD_NUMBER: builtins.int
     STEP_KEY_FIELD_NUMBER: builtins.int
     ATTEMPT_NUMBER_FIELD_NUMBER: builtins.int
@@ -723,6 +740,8 @@ class RecordedTicket(google.protobuf.message.Message):
     ENDED_AT_FIELD_NUMBER: builtins.int
     WORKER_ID_FIELD_NUMBER: builtins.int
     FLEET_FIELD_NUMBER: builtins.int
+    RESOURCES_FIELD_NUMBER: builtins.int
+    LAUNCHED_BY_FIELD_NUMBER: builtins.int
     run_id: builtins.str
     """The run."""
     step_key: builtins.str
@@ -743,6 +762,8 @@ class RecordedTicket(google.protobuf.message.Message):
     """Who had it."""
     fleet: builtins.str
     """The fleet whose worker had it; empty: a worker of the tenant, or the attempt is an earlier one."""
+    launched_by: builtins.str
+    """Who launched its run: the name of the key."""
     @property
     def deadline(self) -> google.protobuf.timestamp_pb2.Timestamp:
         """When its run expires."""
@@ -763,6 +784,10 @@ class RecordedTicket(google.protobuf.message.Message):
     def ended_at(self) -> google.protobuf.timestamp_pb2.Timestamp:
         """When its attempt ended; unset: it did not."""
 
+    @property
+    def resources(self) -> google.protobuf.internal.containers.ScalarMap[builtins.str, builtins.int]:
+        """What it takes of its worker besides a slot, by name."""
+
     def __init__(
         self,
         *,
@@ -781,10 +806,12 @@ class RecordedTicket(google.protobuf.message.Message):
         ended_at: google.protobuf.timestamp_pb2.Timestamp | None = ...,
         worker_id: builtins.str = ...,
         fleet: builtins.str = ...,
+        resources: collections.abc.Mapping[builtins.str, builtins.int] | None = ...,
+        launched_by: builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: typing_extensions.TypeAlias = typing.Literal["deadline", b"deadline", "ended_at", b"ended_at", "leased_at", b"leased_at", "ready_at", b"ready_at"]
     def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
-    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["attempt_number", b"attempt_number", "deadline", b"deadline", "ended_at", b"ended_at", "fleet", b"fleet", "handler", b"handler", "leased_at", b"leased_at", "priority", b"priority", "project", b"project", "ready_at", b"ready_at", "requires", b"requires", "run_class", b"run_class", "run_id", b"run_id", "step_key", b"step_key", "tenant", b"tenant", "worker_id", b"worker_id"]
+    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["attempt_number", b"attempt_number", "deadline", b"deadline", "ended_at", b"ended_at", "fleet", b"fleet", "handler", b"handler", "launched_by", b"launched_by", "leased_at", b"leased_at", "priority", b"priority", "project", b"project", "ready_at", b"ready_at", "requires", b"requires", "resources", b"resources", "run_class", b"run_class", "run_id", b"run_id", "step_key", b"step_key", "tenant", b"tenant", "worker_id", b"worker_id"]
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
 
 Global___RecordedTicket: typing_extensions.TypeAlias = RecordedTicket
