@@ -103,6 +103,10 @@ class Tool(Protocol):
         """The provider of every call, where the arguments do not say; empty: they do."""
         ...
 
+    def reaches(self, provider: str) -> bool:
+        """Whether any call of it goes to this provider."""
+        ...
+
     async def call(self, request: Request) -> Outcome:
         """Acts. Says `unknown` of everything that may have happened and was not answered."""
         ...

@@ -11,6 +11,7 @@ from google.protobuf import json_format, struct_pb2
 from google.protobuf.message import DecodeError
 from runway.events.v1 import events_pb2
 
+from libs.kernel.capacity import PROVIDER
 from libs.kernel.refusal import invalid_field
 from libs.rpc.schemas import flaws
 from services.readiness.domain.waits import LONGEST_MS, Asked, Kind, Told
@@ -83,7 +84,9 @@ def _wait(fact: events_pb2.CommandRecorded, said: Mapping[str, Any]) -> Asked:
 def _capacity(fact: events_pb2.CommandRecorded, said: Mapping[str, Any]) -> Asked:
     name, calls = _text(said, "capacity"), said.get("calls", 1)
     if not name:
-        raise _Unreadable("capacity must be a tool's name, or model:NAME")
+        raise _Unreadable("capacity must be a tool's name, model:NAME or provider:NAME")
+    if name.startswith(PROVIDER) and (name == PROVIDER or not name.isprintable()):
+        raise _Unreadable("capacity must be provider: and a provider's name, as `runway bucket list` has it")
     if isinstance(calls, bool) or not isinstance(calls, int | float) or not 1 <= calls <= MOST_CALLS or calls != int(calls):
         raise _Unreadable(f"calls must be a whole number from 1 to {MOST_CALLS}")
     for_ms = _length(said, "timeout_ms")

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 
+from libs.kernel.capacity import PROVIDER, through
 from libs.kernel.values import value
 from services.gateway.app.draw_buckets import REMEMBER_MS, Buckets
 from services.gateway.domain.buckets import CALLS, Bucket, Kind, Use, filled, floor, over
@@ -64,8 +65,9 @@ def _tenants(bucket: Bucket, weights: Mapping[str, int], uses: Mapping[str, Use]
 
 
 def _calls(bucket: Bucket, tools: Tools) -> Sequence[str]:
-    """Tools whose every call takes from it."""
+    """Tools whose every call takes from it; and of a provider, under a name that says so, those whose calls may."""
     kind, name = bucket.name.kind, bucket.name.name
     if kind == Kind.PROVIDER:
-        return [tool.name for tool in tools.all() if tool.provider_always == name]
+        always = [tool.name for tool in tools.all() if tool.provider_always == name]
+        return [*always, *(through(tool.name, PROVIDER + name) for tool in tools.all() if tool.reaches(name))]
     return [f"model:{name}" if kind == Kind.MODEL else name]

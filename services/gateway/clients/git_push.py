@@ -103,6 +103,10 @@ class GitPush:
         """The remote."""
         return str(arguments["remote"])
 
+    def reaches(self, provider: str) -> bool:
+        """Any remote."""
+        return provider in self._remotes
+
     def hold(self, arguments: Any) -> int:
         """Pushes cost nothing."""
         return 0

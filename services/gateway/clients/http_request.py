@@ -91,6 +91,10 @@ class HttpRequest:
         """The target."""
         return str(arguments["target"])
 
+    def reaches(self, provider: str) -> bool:
+        """Any target."""
+        return provider in self._targets
+
     def hold(self, arguments: Any) -> int:
         """Requests cost what the caller says."""
         return 0

@@ -71,6 +71,10 @@ class Model:
         """A model has one provider."""
         return self.provider(None)
 
+    def reaches(self, provider: str) -> bool:
+        """Its own."""
+        return provider == self.provider_always
+
     def hold(self, arguments: Any) -> int:
         """What the call may cost at most, as far as its size tells."""
         return self._price(*self._most(arguments))

@@ -9,6 +9,7 @@ from dataclasses import replace
 from enum import IntEnum
 from uuid import UUID
 
+from libs.kernel.capacity import PROVIDER
 from libs.kernel.values import value
 
 
@@ -73,7 +74,7 @@ class Asked:
     payload: bytes = b""
     problem: str = ""
     calls: int = 0
-    """Of capacity: so many calls of the tool or model `name`."""
+    """Of capacity: so many calls of the tool, model or provider `name`."""
 
 
 @value(frozen=True, slots=True)
@@ -154,6 +155,9 @@ def declared(asked: Asked, calls: Collection[str]) -> Asked:
     """What is asked; capacity for calls that the step may not make (`calls`: those it may) is refused, with the remedy."""
     if asked.kind != Kind.CAPACITY or asked.problem or asked.name in calls:
         return asked
+    if asked.name.startswith(PROVIDER):
+        none = f"capacity names {asked.name}, and the step declares nothing that could call it: add what does to its tools or models"
+        return asked if calls else replace(asked, problem=none[:500])
     problem = f"capacity names {asked.name}, which the step does not declare: add it to its tools or models, or name one of "
     return replace(asked, problem=(problem + (", ".join(sorted(calls)) or "them"))[:500])
 

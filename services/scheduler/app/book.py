@@ -344,7 +344,7 @@ class Book:
             renew_ms=now_ms + self.limits.token_life_ms // 2 if not beaten else now_ms,
             fleet=row.fleet,
             launched_by=row.launched_by,
-            wants=row.wanted.wants if row.wanted and not lapsed else (),
+            wants=row.wanted.wants(contract.calls) if row.wanted and not lapsed else (),
             lapsed=lapsed,
         )
 
@@ -369,7 +369,7 @@ class Book:
             size_bytes=row.input_bytes + LEASE_BYTES,
             last_worker=row.worker_id if row.end is End.YIELDED else "",
             calls=row.contract.calls,
-            wants=row.wanted.wants if row.wanted else (),
+            wants=row.wanted.wants(row.contract.calls) if row.wanted else (),
             user=self.usage.bounded_user(row.tenant, row.launched_by),
         )
         return Ready(candidate, row.shard, row.ticket_sequence, row.fence.lease_epoch, row, self.clock.monotonic_ms())

@@ -15,7 +15,8 @@ from libs.kernel.values import value
 LONGEST_WAIT_MS = 60_000
 
 Wants = tuple[tuple[str, int], ...]
-"""Calls of a tool or model of which more than one is wanted, and how many. More than a bucket can hold means a full one."""
+"""Calls of a tool or model of which more than one is wanted, or of a provider, and how many. More than a bucket can hold means a full
+one."""
 
 
 @value(frozen=True, slots=True)
@@ -70,7 +71,7 @@ class Allowance:
 
     def dry(self, tenant: str, calls: Sequence[str], wants: Wants = ()) -> View | None:
         """The bucket that has too little for a call of this tenant, or for as many as it wants; None where all have enough."""
-        for call in calls:
+        for call in everything(calls, wants):
             for view in self._before.get(call, ()):
                 if self._level[view.name] < needed(tenant, view, wants) or self.kept_for(tenant, view):
                     self.kept_back = True
@@ -82,7 +83,7 @@ class Allowance:
         nothing more in this cycle, so that they fill. Nothing is kept beside a bucket that would not fill."""
         short = [
             view
-            for call in calls
+            for call in everything(calls, wants)
             for view in self._before.get(call, ())
             if self._level[view.name] < needed(tenant, view, wants)
         ]
@@ -106,6 +107,11 @@ class Allowance:
         return min(LONGEST_WAIT_MS, max(0, math.ceil((wanted - self._level[view.name]) * 60_000 / view.per_minute)))
 
 
+def everything(calls: Sequence[str], wants: Wants) -> Sequence[str]:
+    """What a step may call, and what it wants beside that: calls of a provider."""
+    return (*calls, *(call for call, _ in wants if call not in calls)) if wants else calls
+
+
 def times(view: View, wants: Wants) -> int:
     """How many calls are wanted of a bucket."""
     return max((calls for call, calls in wants if call in view.calls), default=1)
@@ -120,7 +126,7 @@ def needed(tenant: str, view: View, wants: Wants = ()) -> float:
 
 def usual(before: Mapping[str, Sequence[View]], calls: Sequence[str], wants: Wants = ()) -> dict[str, float]:
     """What one call of each takes, or as many as are wanted, by bucket."""
-    found = {view.name: view for call in calls for view in before.get(call, ())}
+    found = {view.name: view for call in everything(calls, wants) for view in before.get(call, ())}
     return {name: max(view.typical, min(view.typical * times(view, wants), view.capacity)) for name, view in found.items()}
 
 

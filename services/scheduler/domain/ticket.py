@@ -3,10 +3,11 @@
 A step's fence counts grants and ends: odd lease epochs are or were granted, even ones are ends.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from enum import IntEnum
 from uuid import UUID
 
+from libs.kernel.capacity import PROVIDER, through
 from libs.kernel.epochs import StepFence
 from libs.kernel.ids import NIL, shard_of
 from libs.kernel.values import value
@@ -86,8 +87,8 @@ class Contract:
 
 @value(frozen=True, slots=True)
 class Wanted:
-    """Capacity that a step waits for under a slot: so many calls of a tool, or of a model as `model:NAME`; until a time, 0: for
-    ever."""
+    """Capacity that a step waits for under a slot: so many calls of a tool, of a model as `model:NAME`, or of whatever the step
+    declares at a provider, `provider:NAME`; until a time, 0: for ever."""
 
     slot: str
     call: str
@@ -98,9 +99,10 @@ class Wanted:
         """Whether its time has passed. A lease that was granted then was granted without it, whatever its bucket held."""
         return 0 < self.until_ms <= at_ms
 
-    @property
-    def wants(self) -> Wants:
-        """Of one call nothing: each ticket waits for a call of whatever its step declares."""
+    def wants(self, declared: Sequence[str]) -> Wants:
+        """For a step that declares these calls. Of one call of a tool or model nothing: each ticket waits for that anyway."""
+        if self.call.startswith(PROVIDER):
+            return tuple((through(call, self.call), self.calls) for call in declared)
         return ((self.call, self.calls),) if self.calls > 1 else ()
 
 
