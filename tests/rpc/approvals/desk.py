@@ -63,15 +63,13 @@ async def two(ctx: Context) -> int:
 
 
 FLOW = workflow("asking", steps=[one, two])
-UNALLOWED = """
-SELECT d.step_key, d.slot, d.n FROM effect_dispatch AS d
- WHERE d.run_id = $1 AND (SELECT count(*) FROM approval_certificate AS c
-                           WHERE (c.run_id, c.step_key, c.slot, c.consumed_n) = (d.run_id, d.step_key, d.slot, d.n)
-                             AND c.consumed_ms > 0) <> 1
-"""
 USED = """
 SELECT (SELECT count(*) FROM effect_dispatch WHERE run_id = $1) AS tries,
-       (SELECT count(*) FROM approval_certificate WHERE run_id = $1 AND consumed_ms > 0) AS used
+       (SELECT count(*) FROM approval_certificate WHERE run_id = $1 AND consumed_ms > 0) AS used,
+       (SELECT count(*) FROM effect_dispatch AS d
+         WHERE d.run_id = $1 AND (SELECT count(*) FROM approval_certificate AS c
+                                   WHERE (c.run_id, c.step_key, c.slot, c.consumed_n) = (d.run_id, d.step_key, d.slot, d.n)
+                                     AND c.consumed_ms > 0) <> 1) AS unallowed
 """
 
 
@@ -87,9 +85,7 @@ class Scheduler(Peer):
 
     def fences_of(self, request: fence_pb2.GetFencesRequest) -> fence_pb2.GetFencesResponse:
         names = [(UUID(bytes=name.run_id), name.step_key) for name in request.steps]
-        steps = [
-            step_to(StepValue(*name, self.leased[name]), live_first_grant=True) for name in names if name in self.leased
-        ]
+        steps = [step_to(StepValue(*name, self.leased[name]), live_first_grant=True) for name in names if name in self.leased]
         return fence_pb2.GetFencesResponse(steps=steps, incarnation=self.incarnation)
 
     def token(self, run: pb.Run, step_key: str) -> bytes:
@@ -231,9 +227,7 @@ async def opened_desk(stack_db: StackDatabase, provider: Provider, clock: Manual
             await people["olga"].client.publish(FLOW)
             async with open_channel(host.addresses.public) as channel:
                 stub = gateway_service_pb2_grpc.GatewayServiceStub(channel)
-                yield Desk(
-                    host, clock, scheduler, provider, people["lena"].client, people, gateway, stub, worker
-                )
+                yield Desk(host, clock, scheduler, provider, people["lena"].client, people, gateway, stub, worker)
     finally:
         await asyncio.gather(*(person.client.close() for person in people.values()))
         await gateway.close()
