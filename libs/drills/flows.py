@@ -52,15 +52,15 @@ async def noted(ctx: Context, call: str, work: Awaitable[T]) -> T:
     return answer
 
 
-async def effect(ctx: Context, place: str, slot: str, replay: str) -> ToolResult:
-    """One effect at the provider."""
+async def effect(ctx: Context, place: str, slot: str, replay: str, **money: Any) -> ToolResult:
+    """One effect at the provider. `money`: what it holds, and whether it waits for it."""
     arguments = {
         "target": place,
         "method": "POST",
         "path": f"/do/{ctx.run_id}/{ctx.step_key}/{slot}",
         "json": {"attempt": ctx.attempt_number},
     }
-    return await noted(ctx, slot, ctx.tool("http.request", arguments, slot=slot, replay=replay))
+    return await noted(ctx, slot, ctx.tool("http.request", arguments, slot=slot, replay=replay, **money))
 
 
 @step(lease_ttl=QUICK, retry=PATIENT)

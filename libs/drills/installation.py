@@ -25,7 +25,8 @@ from libs.runtime.dev import DevStack, HostProcess
 from libs.runtime.service import SERVICES
 
 NAMES = ("flow", "patient", "enduring", "leaf", "tree", "grove", "waits", "naps", "approved")
-FLOWS = tuple(f"libs.drills.flows:{name}" for name in NAMES)
+BOUNDED = ("eager", "eager_tree", "capped", "dear", "capped_tree", "scarce")
+FLOWS = (*(f"libs.drills.flows:{name}" for name in NAMES), *(f"libs.drills.bounded:{name}" for name in BOUNDED))
 ARMED = {"RUNWAY_FAULTS_ARMED": "development"}
 POSTGRES = {"checkpoint_timeout": "30s", "shared_buffers": "64MB"}
 

@@ -14,6 +14,8 @@ from typing import Any, Self
 
 from libs.drills.history import History
 
+SCARCE = "scarce"
+"""A plain place that ordinary traffic leaves alone."""
 SETTLE_MS = 1_500
 """How long after a broken connection a request may still be applied here, at most."""
 
@@ -61,7 +63,7 @@ class Provider:
                 "lookup_authoritative": True,
                 "settle_ms": SETTLE_MS,
             }
-            for name in ("plain", "keyed")
+            for name in ("plain", "keyed", SCARCE)
         }
 
     def lose_answers(self, count: int) -> None:

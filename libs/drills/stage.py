@@ -13,9 +13,9 @@ from pathlib import Path
 
 from runway_sdk.connection import read_profile
 
+from libs.drills import bounded, flows
 from libs.drills.checker import check
 from libs.drills.finals import below, note_finals, settled
-from libs.drills.flows import WORKFLOWS
 from libs.drills.history import Fact, History, now_ms
 from libs.drills.installation import Installation, Recipe
 from libs.drills.namespaces import HUB_ADDRESS, Network
@@ -185,7 +185,7 @@ class Stage:
             await self.drill.prepare(self)
         await self.installation.begin()
         self.traffic = Traffic(read_profile(self.installation.folder / "profile.json"), self.history)
-        for workflow in WORKFLOWS:
+        for workflow in (*flows.WORKFLOWS, *bounded.WORKFLOWS):
             await self.traffic.client.publish(workflow)
         watching = asyncio.create_task(Watch(self.installation, self.history).run())
         self._driving = asyncio.create_task(self.traffic.run())
@@ -216,7 +216,7 @@ class Stage:
         report = self.report
         report.violations = check(facts, lossy=self.drill.lossy)
         report.counts = count(facts, self.began, self.ended)
-        report.times_ms = self._times(facts)
+        report.times_ms = self._times(facts) | report.times_ms
         for kind, least in self.drill.during.items():
             found = report.counts["during"][kind]
             self.expect(found >= least, f"during the fault {found} {kind}, at least {least} must be")

@@ -107,11 +107,11 @@ class Traffic:
         self._do(self.wait(launched))
         return launched
 
-    async def begin(self, workflow: str, number: float) -> Launched:
+    async def begin(self, workflow: str, number: float, budget_micros: int | None = None) -> Launched:
         """A run of another workflow, launched; its outcome is noted like any other."""
         launched = Launched(secrets.token_hex(12), now_ms())
         self.runs.append(launched)
-        launched.run_id = await self.launch(launched.request_id, number, workflow)
+        launched.run_id = await self.launch(launched.request_id, number, workflow, budget_micros)
         self._do(self.wait(launched))
         return launched
 
@@ -122,11 +122,11 @@ class Traffic:
         self._do(self.wait(launched))
         return launched
 
-    async def launch(self, request_id: str, number: float, workflow: str = WORKFLOW) -> str:
+    async def launch(self, request_id: str, number: float, workflow: str = WORKFLOW, budget_micros: int | None = None) -> str:
         """The run of a request; empty when it was refused for good or the drill ends."""
         while True:
             try:
-                run = await self.client.launch(workflow, number, request_id=request_id)
+                run = await self.client.launch(workflow, number, request_id=request_id, budget_micros=budget_micros)
             except RunwayError as refused:
                 self.history.note("client", "refused", call="launch", reason=refused.reason, request_id=request_id)
                 if refused.reason not in ("AUTHORITY_UNREACHABLE", "DEADLINE_EXCEEDED", "DRAINING", "UNAVAILABLE"):

@@ -33,14 +33,14 @@ TIMER = 1
 FIRED = 2
 
 
-async def _kill(stage: Stage, service: str) -> None:
+async def kill(stage: Stage, service: str, replica: int = 0) -> None:
     """SIGKILL, and its supervisor's new one."""
-    gone = stage.installation.pid(service)
+    gone = stage.installation.pid(service, replica)
     os.kill(gone, signal.SIGKILL)
-    await stage.installation.back(service, gone)
+    await stage.installation.back(service, gone, replica)
 
 
-def _answers(stage: Stage, runs: Sequence[Launched], output: int) -> None:
+def answers(stage: Stage, runs: Sequence[Launched], output: int) -> None:
     """Once everything is known: each of these runs succeeded and says this."""
 
     def look(facts: list[Fact]) -> None:
@@ -71,11 +71,11 @@ async def kill_launch_spawning(stage: Stage) -> None:
         for _ in range(2):
             planting = asyncio.create_task(plant(TREES // 3))
             await asyncio.sleep(secrets.randbelow(400) / 1000)  # the fault comes at a random moment
-            await _kill(stage, "launch")
+            await kill(stage, "launch")
             await planting
-        await _kill(stage, "launch")
+        await kill(stage, "launch")
         await _over(stage, trees, "trees that were joined")
-    _answers(stage, trees, sum(range(CHILDREN)))
+    answers(stage, trees, sum(range(CHILDREN)))
     born = await ask(stage.installation.urls["launch"], SQL.descendants, [run.run_id for run in trees])
     stage.report.facts["children"] = len(born)
     stage.expect(len(born) == TREES * CHILDREN, f"{len(born)} children of {TREES * CHILDREN}")
@@ -147,7 +147,7 @@ async def cancel_trees(stage: Stage) -> None:
         cancelling = asyncio.gather(*(one(place) for place in range(len(GROWN))))
         for _ in range(2):
             await asyncio.sleep(1.0 + secrets.randbelow(1000) / 1000)  # the fault comes at a random moment
-            await _kill(stage, "readiness")
+            await kill(stage, "readiness")
         await asyncio.wait_for(cancelling, 90)
     looking.cancel()
     stage.report.facts |= {"trees enforced": len(enforced), "descendants of each": sorted(born)}
@@ -184,14 +184,14 @@ async def kill_readiness_waiting(stage: Stage) -> None:
         try:
             for _ in range(3):
                 await asyncio.sleep(0.3 + secrets.randbelow(900) / 1000)  # the fault comes at a random moment
-                await _kill(stage, "readiness")
+                await kill(stage, "readiness")
             await _over(stage, runs, "runs that were told everything")
         finally:
             for teller in tellers:
                 if teller.returncode is None:
                     teller.kill()
                 await teller.wait()
-    _answers(stage, runs, 11 + ANSWER)
+    answers(stage, runs, 11 + ANSWER)
 
 
 async def jump_beside_timers(stage: Stage) -> None:
@@ -218,7 +218,7 @@ async def jump_beside_timers(stage: Stage) -> None:
         await _over(stage, runs, "runs that slept twice")
         for service in ("readiness", "scheduler"):
             jump(stage, service, 0)
-    _answers(stage, runs, 1)
+    answers(stage, runs, 1)
     rows = [row for row in await ask(stage.installation.urls["readiness"], SQL.waits) if row["kind"] == TIMER]
     early = [row for row in rows if row["ended_ms"] < row["due_ms"]]
     stage.report.facts["timers"] = len(rows)

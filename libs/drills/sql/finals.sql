@@ -64,3 +64,12 @@ SELECT (SELECT count(*) FROM effect_dispatch AS d WHERE d.step_key = 'act_approv
        )::bigint AS without,
        (SELECT count(*) FROM approval_certificate WHERE consumed_ms > 0)::bigint AS used,
        (SELECT count(*) FROM effect_dispatch WHERE step_key = 'act_approved')::bigint AS tries;
+
+-- name: raises
+-- How often each run's budget was raised, and by how much in all.
+SELECT l.run_id, count(*)::bigint AS raises, sum(l.micros)::bigint AS micros FROM ledger_posting AS l WHERE l.kind = 'raise' GROUP BY l.run_id;
+
+-- name: held
+-- Spawns that wait for money, and how many ever did.
+SELECT (SELECT count(*) FROM held_spawn)::bigint AS waiting,
+       (SELECT count(*) FROM run_event WHERE kind = 'run.spawn_held')::bigint AS held;
