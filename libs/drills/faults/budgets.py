@@ -1,8 +1,8 @@
-"""Runs that wait at their cap, and raises that race the death of launch and of the gateway: nothing is spent before it was granted, each
-raise counts once however often it is asked for, and each spawn that waited for money makes its child once.
+"""Runs that wait at their cap, and raises that race the death of launch and of the gateway: nothing is spent before it was
+granted, each raise counts once however often it is asked for, and each spawn that waited for money makes its child once.
 
-Can go wrong: runs that never came to their cap. Each has money for its first call or child only, and what it may do is counted by what
-the provider applied.
+Can go wrong: runs that never came to their cap. Each has money for its first call or child only, and what it may do is counted by
+what the provider applied.
 """
 
 import asyncio
@@ -84,8 +84,8 @@ async def budget_raced(stage: Stage) -> None:
             await kill(stage, service)
         await asyncio.wait_for(feeding, 240)
         await stage.until(lambda: all(run.outcome for run in (*runs, *trees)), "runs whose budgets were raised", 90)
-    answers(stage, runs, DEAR_CALLS)
-    answers(stage, trees, sum(range(DEAR_CALLS)))
+    answers(stage, runs, DEAR_CALLS, "runs that answered as they must")
+    answers(stage, trees, sum(range(DEAR_CALLS)), "trees that answered as they must")
     await _count(stage, purse, runs, trees)
 
 

@@ -1,8 +1,8 @@
-"""Steps that wait for a provider's bucket, nearly empty, while those who lead shards and the gateway die: each step goes on once, none is
-forgotten, and the provider is never called more often than the bucket gave.
+"""Steps that wait for a provider's bucket, nearly empty, while those who lead shards and the gateway die: each step goes on once,
+none is forgotten, and the provider is never called more often than the bucket gave.
 
-Can go wrong: a bucket that bounds nothing. What the provider applied is held against what the bucket held and what flowed in, between any
-two calls; and what waits is counted before the fault.
+Can go wrong: a bucket that bounds nothing. What the provider applied is held against what the bucket held and what flowed in,
+between any two calls; and what waits is counted before the fault.
 """
 
 import asyncio

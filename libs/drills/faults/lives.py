@@ -40,14 +40,14 @@ async def kill(stage: Stage, service: str, replica: int = 0) -> None:
     await stage.installation.back(service, gone, replica)
 
 
-def answers(stage: Stage, runs: Sequence[Launched], output: int) -> None:
+def answers(stage: Stage, runs: Sequence[Launched], output: int, what: str = "answered as they must") -> None:
     """Once everything is known: each of these runs succeeded and says this."""
 
     def look(facts: list[Fact]) -> None:
         finals = {fact["run"]: fact for fact in facts if (fact["who"], fact["what"]) == ("final", "run")}
         said = [(finals.get(run.run_id, {}).get("outcome"), finals.get(run.run_id, {}).get("output")) for run in runs]
         good = said.count(("succeeded", output))
-        stage.report.facts["answered as they must"] = f"{good} of {len(runs)}"
+        stage.report.facts[what] = f"{good} of {len(runs)}"
         wrong = sorted({str(one) for one in said if one != ("succeeded", output)})
         stage.expect(not wrong, f"not every run answered {output}: {', '.join(wrong[:3])}")
 

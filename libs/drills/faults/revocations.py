@@ -1,7 +1,8 @@
-"""Capabilities taken from runs and trees in the middle of their effects, while the gateway and launch die in turn: by the provider's own
-log nothing is sent once the answer said ENFORCED but what was dispatched before.
+"""Capabilities taken from runs and trees in the middle of their effects, while the gateway and launch die in turn: by the
+provider's own log nothing is sent once the answer said ENFORCED but what was dispatched before.
 
-Can go wrong: a revocation that met nobody. Each run makes effects when it is asked for, and each must end with fewer than it would.
+Can go wrong: a revocation that met nobody. Each run makes effects when it is asked for, and each must end with fewer than it
+would have made.
 """
 
 import asyncio
