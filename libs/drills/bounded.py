@@ -1,5 +1,5 @@
-"""The work of drills about what a run may do: by its capabilities, by its budget, by what a provider allows. Every call is noted,
-as in flows.py, and runs in worker processes.
+"""The work of drills about what a run may do: by its capabilities, by its budget, by what a provider allows. Every call is
+noted, as in flows.py, and runs in worker processes.
 
 Can go wrong: a run that ends for another reason than the one that it is about. Each says in its output how far it came.
 """

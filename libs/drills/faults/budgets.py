@@ -1,8 +1,8 @@
 """Runs that wait at their cap, and raises that race the death of launch and of the gateway: nothing is spent before it was
 granted, each raise counts once however often it is asked for, and each spawn that waited for money makes its child once.
 
-Can go wrong: runs that never came to their cap. Each has money for its first call or child only, and what it may do is counted by
-what the provider applied.
+Can go wrong: runs that never came to their cap. Each has money for its first call or child only, and what it may do is counted
+by what the provider applied.
 """
 
 import asyncio

@@ -1,5 +1,5 @@
-"""Steps that wait for a provider's bucket, nearly empty, while those who lead shards and the gateway die: each step goes on once,
-none is forgotten, and the provider is never called more often than the bucket gave.
+"""Steps that wait for a provider's bucket, nearly empty, while those who lead shards and the gateway die: each step goes on
+once, none is forgotten, and the provider is never called more often than the bucket gave.
 
 Can go wrong: a bucket that bounds nothing. What the provider applied is held against what the bucket held and what flowed in,
 between any two calls; and what waits is counted before the fault.
@@ -24,8 +24,8 @@ CAPACITY, PER_MINUTE = 4, 150
 LAG_MS = 1_000
 """Between what a call took of its bucket and the provider's line about it, at most."""
 CAPACITY_WAIT, DONE = 9, 2
-WAITING = 8
-"""So many wait at once, at least, when the fault begins."""
+SEEN_S = 2.0
+"""By then every scheduler knows the bucket: each looks twice a second."""
 
 
 async def _put(stage: Stage, capacity: int, per_minute: int) -> None:
@@ -47,6 +47,7 @@ async def capacity_raced(stage: Stage) -> None:
     """Both schedulers and the gateway are killed twice each while a bucket feeds one step after another."""
     await _put(stage, 1, 0)
     await _put(stage, CAPACITY, 0)  # of a new bucket's burst there is one call
+    await stage.work_on(SEEN_S)
     runs = list(await asyncio.gather(*(stage.traffic.begin("drill-scarce", CALLS) for _ in range(RUNS))))
     names = {run.run_id for run in runs}
     for _ in range(round(30 / LOOK_S)):
@@ -54,7 +55,7 @@ async def capacity_raced(stage: Stage) -> None:
             break
         await asyncio.sleep(LOOK_S)
     waiting = sum(state != DONE for state in await _waits(stage, names))
-    stage.expect(waiting >= WAITING, f"only {waiting} steps wait for the provider")
+    stage.expect(waiting == RUNS, f"only {waiting} steps of {RUNS} wait for the provider")
     stage.expect(not any(stage.applied(name) for name in names), "a call beyond what was in the bucket")
     async with stage.fault("SIGKILL of both schedulers and the gateway, twice each, beside steps that wait for a provider"):
         await _put(stage, CAPACITY, PER_MINUTE)
