@@ -46,8 +46,9 @@ class WaitContext:
         return await self._waits.wait("input", self._waits.slot("input", slot), payload)
 
     async def wait_for_capacity(self, call: str, *, calls: int = 1, timeout: timedelta | None = None, slot: str = "") -> None:
-        """Waits until the buckets before a tool, or a model as `model:NAME`, have so many calls for this run's tenant. What is
-        named must be declared by the step (`tools=[…]`, `models=[…]`); what has no bucket is not bounded, and passes at once.
+        """Waits until the buckets before a tool, a model as `model:NAME`, or a provider as `provider:NAME`, have so many calls
+        for this run's tenant. The step must declare a tool or model (`tools=[…]`, `models=[…]`), and what calls a provider;
+        what has no bucket is not bounded, and passes at once.
 
         Raises CapacityTimedOut where the time passed first. More calls than a bucket can hold wait for a full one. Under a slot
         it is waited for once: a later attempt gets what the first one got. It is no reservation: each call still takes from its

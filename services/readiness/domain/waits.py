@@ -156,8 +156,8 @@ def declared(asked: Asked, calls: Collection[str]) -> Asked:
     if asked.kind != Kind.CAPACITY or asked.problem or asked.name in calls:
         return asked
     if asked.name.startswith(PROVIDER):
-        none = f"capacity names {asked.name}, and the step declares nothing that could call it: add what does to its tools or models"
-        return asked if calls else replace(asked, problem=none[:500])
+        none = f"capacity names {asked.name}, and the step declares nothing that could call it: add what does to its "
+        return asked if calls else replace(asked, problem=f"{none[:480]}tools or models")
     problem = f"capacity names {asked.name}, which the step does not declare: add it to its tools or models, or name one of "
     return replace(asked, problem=(problem + (", ".join(sorted(calls)) or "them"))[:500])
 

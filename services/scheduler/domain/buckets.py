@@ -15,8 +15,8 @@ from libs.kernel.values import value
 LONGEST_WAIT_MS = 60_000
 
 Wants = tuple[tuple[str, int], ...]
-"""Calls of a tool or model of which more than one is wanted, or of a provider, and how many. More than a bucket can hold means a full
-one."""
+"""Calls of a tool or model of which more than one is wanted, or of a provider, and how many. More than a bucket can hold means
+a full one."""
 
 
 @value(frozen=True, slots=True)

@@ -12,7 +12,6 @@ from runway.launch.v1 import launch_service_pb2 as la
 from runway.scheduler.v1 import scheduler_service_pb2 as sc
 from runway_sdk import CapacityTimedOut, Context, RunFailed, step, workflow
 
-from libs.testkit.fixtures import StackDatabase
 from libs.testkit.hosts import service_channel
 from libs.testkit.waiting import wait_until
 from tests.rpc.gateway.provider import Provider, provider_on_loopback

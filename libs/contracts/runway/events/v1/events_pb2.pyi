@@ -510,8 +510,8 @@ Global___StepReady: typing_extensions.TypeAlias = StepReady
 
 @typing.final
 class CapacityWait(google.protobuf.message.Message):
-    """A step that waits for capacity: its ticket waits in the queue until the buckets before a tool or model have so many calls for its
-    tenant. The lease says which of both came, and the slot's wait ends with that.
+    """A step that waits for capacity: its ticket waits in the queue until the buckets before a tool, model or provider have so many calls for
+    its tenant. The lease says which of both came, and the slot's wait ends with that.
     """
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
@@ -523,7 +523,7 @@ class CapacityWait(google.protobuf.message.Message):
     slot: builtins.str
     """The slot under which the step waits."""
     call: builtins.str
-    """The tool, or `model:NAME`; one that the step's contract names."""
+    """The tool, or `model:NAME`; one that the step's contract names. Or `provider:NAME`: what of it calls that provider."""
     calls: builtins.int
     """How many calls, at least 1; more than a bucket can hold means a full one."""
     until_ms: builtins.int

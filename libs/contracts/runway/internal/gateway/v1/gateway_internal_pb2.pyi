@@ -323,7 +323,9 @@ class BucketView(google.protobuf.message.Message):
     """What calls want that were refused here a moment ago and come again."""
     @property
     def calls(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
-        """Tools, and models as `model:NAME`, whose every call takes from it."""
+        """Tools, and models as `model:NAME`, whose every call takes from it. Of a provider also `TOOL provider:NAME`, for each tool and model
+        that can call it.
+        """
 
     @property
     def over(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
