@@ -3,7 +3,7 @@
 The gate of a run that was not read in this incarnation is read from launch before the transaction, merged and stamped inside
 it. Can go wrong: a late or repeated ticket (a lower or equal sequence changes nothing); a ticket of a closed run (dropped); a
 newer ticket while an attempt still holds the step, or one of a tenant of which enough wait (not now: it comes again). Where
-workers wait for nothing else, a ticket is granted in the transaction that stores it.
+workers wait for nothing else, a ticket is granted in the transaction that stores it; a step's first is stored as leased.
 """
 
 from collections.abc import Sequence
@@ -14,9 +14,10 @@ from libs.kernel.epochs import Mode
 from services.scheduler.app.book import Book
 from services.scheduler.app.claim_attempts import ClaimDesk
 from services.scheduler.app.claims import Direct
+from services.scheduler.app.continue_runs import Under
 from services.scheduler.domain.commits import GateState
-from services.scheduler.domain.ticket import Key, Ticket, TicketRow, TicketState
-from services.scheduler.ports import ColdGates, Ports
+from services.scheduler.domain.ticket import NO_FENCE, Key, Ticket, TicketRow, TicketState
+from services.scheduler.ports import ColdGates, Ports, Tx
 
 NO_LEADER = "no leader here"
 HELD = "the step is still held or ending"
@@ -102,7 +103,13 @@ async def _commit(
         mine = [ticket for ticket in tickets if ticket.shard not in tx.deposed]
         if cold is not None and not cold.has_scopes:
             await tx.merge_cold(cold)
-        done.put = await tx.put_tickets(mine, now_ms, incarnation if book.birth == incarnation else 0)
+        first = incarnation if book.birth == incarnation else 0
+        if desk is not None and scopes:
+            fresh = {t.key: t for t in mine if t.ticket_sequence == 1 and t.wanted is None}
+            done.put = await _put_leased(tx, desk, fresh, first, done, Under(scopes, epochs, now_ms))
+        left = [ticket for ticket in mine if ticket.key not in done.put]
+        if left:
+            done.put |= await tx.put_tickets(left, now_ms, first)
         old = {key: row for key, row in done.put.items() if row.must_be_raised(incarnation)}
         if old:
             raised = await tx.rows(await tx.raise_anew(old, epochs))
@@ -113,8 +120,22 @@ async def _commit(
         if done.missed:
             done.rows = await tx.rows([ticket.key for ticket in done.missed])
             done.gates = await tx.gates({ticket.run_id for ticket in done.missed})
-        if desk is not None and scopes:
+        if desk is not None and scopes and done.direct is None:
             done.direct = await desk.grant_directly(tx, list(done.put.values()), scopes, epochs, now_ms)
+
+
+async def _put_leased(
+    tx: Tx, desk: ClaimDesk, tickets: dict[Key, Ticket], first: int, done: _Stored, under: Under
+) -> dict[Key, TicketRow]:
+    """First tickets that somebody waits for: their rows are written once, where none was there."""
+    if not tickets:
+        return {}
+    rows = {key: TicketRow.of(ticket, under.now_ms, NO_FENCE, first) for key, ticket in tickets.items()}
+    done.direct = desk.plan_directly(list(rows.values()), under.scopes, under.epochs, tx.incarnation)
+    if done.direct is None:
+        return {}
+    await desk.put_leased(tx, done.direct, tickets, under.now_ms, first)
+    return {key: rows[key] for key in done.direct.granted}
 
 
 def _remember(book: Book, tickets: list[Ticket], put: dict[Key, TicketRow], epochs: dict[int, int]) -> None:
