@@ -74,6 +74,8 @@ def remember(whole: dict[str, Any]) -> None:
         "wal_bytes_per_step": mine["steps"]["wal_bytes_per_step"],
         "peers_steps_per_s": {n: f["steps"]["steps_per_s"] if isinstance(f, dict) else None for n, f in peers.items()},
         "ratio": whole["ratio"],
+        "judged": whole.get("judged", {}),
+        "missed": whole.get("missed", []),
         "written": time.strftime("%Y-%m-%d"),
     }
     with HISTORY.open("a", encoding="utf-8") as file:
