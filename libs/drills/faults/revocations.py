@@ -26,6 +26,8 @@ EFFECTS = 80
 WHOLE = 40
 """Of a run from which nothing is taken."""
 KILLED = ("gateway", "launch", "gateway", "launch")
+DEAD_MS = 400
+"""A revocation is asked for so soon after a kill, at most: who was killed cannot confirm it yet."""
 
 
 @dataclass(slots=True)
@@ -74,15 +76,16 @@ async def revoke_raced(stage: Stage) -> None:
     taken: dict[str, _Taken] = {}
 
     async def take(run: Launched) -> None:
-        await asyncio.sleep(secrets.randbelow(5_000) / 1000)  # the fault comes at a random moment
+        await asyncio.sleep(secrets.randbelow(DEAD_MS) / 1000)  # the fault comes at a random moment
         taken[run.run_id] = await _revoke(stage, run.run_id)
 
     async with stage.fault("a tool taken from runs and trees while the gateway and launch are killed in turn"):
-        taking = asyncio.gather(*(take(run) for run in (*alone, *trees)))
-        for service in KILLED:
-            await asyncio.sleep(secrets.randbelow(1_000) / 1000)  # the fault comes at a random moment
+        both, waiting = (*alone, *trees), []
+        for turn, service in enumerate(KILLED):
+            waiting += [asyncio.ensure_future(take(run)) for run in both[turn :: len(KILLED)]]
             await kill(stage, service)
-        await asyncio.wait_for(taking, 90)
+            await asyncio.sleep(secrets.randbelow(1_000) / 1000)  # the fault comes at a random moment
+        await asyncio.wait_for(asyncio.gather(*waiting), 120)
         runs = (*alone, *trees, *left)
         await stage.until(lambda: all(run.outcome for run in runs), "the end of runs that lost their tool, and of others", 90)
     stage.report.times_ms["slowest revocation"] = max(one.took_ms for one in taken.values())

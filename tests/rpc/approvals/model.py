@@ -59,15 +59,16 @@ class Life:
 
     def usable(self, step: str, content: int, now: int) -> Case | None:
         """What allows this call now."""
+        fitting = [case for case in self.fitting(step, content) if now < case.expires]
+        return fitting[-1] if fitting else None
+
+    def fitting(self, step: str, content: int) -> list[Case]:
+        """What people have said yes to of this very call, for whatever time."""
         place = self.places[step]
         if content != place.content or content < 0:
-            return None
-        good = [
-            c
-            for c in self.cases
-            if (c.step, c.version, c.state, c.used) == (step, place.version, APPROVED, False) and now < c.expires
-        ]
-        return good[-1] if good else None
+            return []
+        wanted = (step, place.version, APPROVED, False)
+        return [case for case in self.cases if (case.step, case.version, case.state, case.used) == wanted]
 
     def end(self, why: str) -> None:
         """Nobody is asked about it any more."""

@@ -103,7 +103,9 @@ class Approvals(Hands):
         """Pauses, resumes, cancels, and time that passes."""
         roll = dice.random()
         paused = [life for life in self.lives if life.paused]
-        if paused and roll < 0.6:
+        if self.ready() and roll > 0.6:
+            self.lapse(*dice.choice(self.ready()))
+        elif paused and roll < 0.6:
             self.resume(paused[0])
         elif roll < 0.2:
             self.pause(self.pick(dice))
@@ -180,6 +182,13 @@ class Approvals(Hands):
         (case.approval_id,) = [found.approval_id for found in shown if found.approval_id not in known]
 
     # -- at once
+
+    def lapse(self, life: Life, case: Case) -> None:
+        """What was given and not used in time allows nothing."""
+        self.desk.clock.advance(max(0, case.expires - self.now))
+        self.noted()
+        self.call(life, case.step, life.places[case.step].content, False)
+        self.did["lapsed"] += not life.over
 
     def call_twice(self, life: Life, case: Case, bad: bool) -> None:
         """One approval is one try, however many ask at once."""
@@ -288,7 +297,7 @@ class Approvals(Hands):
 
 COMMON = (
     *("needed", "asked", "asked again", "stale", "approved", "of two", "used", "the same", "too late", "taken back"),
-    *("expired", "paused", "resumed", "two decisions"),
+    *("expired", "lapsed", "paused", "resumed", "two decisions"),
 )
 RARE = (
     *("late", "rejected", "failed try", "replayed", "otherwise", "not he", "too late to take back", "cancelled"),
