@@ -1,12 +1,14 @@
-"""Capabilities taken from runs and trees in the middle of their effects, while the gateway and launch die in turn: by the
-provider's own log nothing is sent once the answer said ENFORCED but what was dispatched before.
+"""Capabilities taken from runs and trees in the middle of their effects, while the gateway and launch die or stop in turn: by
+the provider's own log nothing is sent once the answer said ENFORCED but what was dispatched before.
 
 Can go wrong: a revocation that met nobody. Each run makes effects when it is asked for, and each must end with fewer than it
 would have made.
 """
 
 import asyncio
+import os
 import secrets
+import signal
 from dataclasses import dataclass, field
 
 from runway.launch.v1 import launch_service_pb2 as pb
@@ -25,9 +27,11 @@ EFFECTS = 80
 """Of a run that may go on: more than it makes before it may no more."""
 WHOLE = 40
 """Of a run from which nothing is taken."""
-KILLED = ("gateway", "launch", "gateway", "launch")
+TURNS = (("gateway", "killed"), ("gateway", "stopped"), ("launch", "killed"), ("gateway", "stopped"), ("launch", "killed"))
 DEAD_MS = 400
 """A revocation is asked for so soon after a kill, at most: who was killed cannot confirm it yet."""
+STOPPED_S = 3.0
+"""Longer than launch waits for a point before it answers: who was stopped then finds calls from before the revocation."""
 
 
 @dataclass(slots=True)
@@ -61,7 +65,7 @@ async def _revoke(stage: Stage, run_id: str) -> _Taken:
 
 
 async def revoke_raced(stage: Stage) -> None:
-    """Runs and trees lose their tool one after another while the gateway and launch are killed twice each."""
+    """Runs and trees lose their tool one after another while the gateway and launch are killed or stopped in turn."""
     begin = stage.traffic.begin
     alone = list(await asyncio.gather(*(begin("drill-eager", EFFECTS) for _ in range(ALONE))))
     trees = list(await asyncio.gather(*(begin("drill-eager-tree", EFFECTS) for _ in range(TREES))))
@@ -79,11 +83,17 @@ async def revoke_raced(stage: Stage) -> None:
         await asyncio.sleep(secrets.randbelow(DEAD_MS) / 1000)  # the fault comes at a random moment
         taken[run.run_id] = await _revoke(stage, run.run_id)
 
-    async with stage.fault("a tool taken from runs and trees while the gateway and launch are killed in turn"):
+    async with stage.fault("a tool taken from runs and trees while the gateway and launch are killed or stopped in turn"):
         both, waiting = (*alone, *trees), []
-        for turn, service in enumerate(KILLED):
-            waiting += [asyncio.ensure_future(take(run)) for run in both[turn :: len(KILLED)]]
-            await kill(stage, service)
+        for turn, (service, how) in enumerate(TURNS):
+            if how == "stopped":
+                os.kill(stage.installation.pid(service), signal.SIGSTOP)
+            waiting += [asyncio.ensure_future(take(run)) for run in both[turn :: len(TURNS)]]
+            if how == "stopped":
+                await stage.work_on(STOPPED_S)
+                os.kill(stage.installation.pid(service), signal.SIGCONT)
+            else:
+                await kill(stage, service)
             await asyncio.sleep(secrets.randbelow(1_000) / 1000)  # the fault comes at a random moment
         await asyncio.wait_for(asyncio.gather(*waiting), 120)
         runs = (*alone, *trees, *left)
@@ -155,7 +165,7 @@ def _judge(
 DRILLS = [
     Drill(
         "revoke-raced",
-        "a tool taken from runs and trees while the gateway and launch are killed in turn",
+        "a tool taken from runs and trees while the gateway and launch are killed or stopped in turn",
         revoke_raced,
         during={"launched": 5, "finished": ALONE + TREES},
     )
