@@ -2,7 +2,8 @@
 
 Can go wrong, and how it is told: no connection in time, or the server away: `AUTHORITY_UNREACHABLE`, nothing was decided. The
 answer of a commit lost, or a commit that came with a warning (a cancelled wait for the standby looks like success): the same
-reason with detail `commit = unknown`. A deadlock is retried once by `run`. An older incarnation that answers after a newer one
+reason with detail `commit = unknown`. What the server undid because of a neighbour (a deadlock, a serialisation
+failure) is done again by `run`, which says for whom that is safe. An older incarnation that answers after a newer one
 was seen (a former primary) is refused. What such an unknown commit wrote can be read at once, although no standby may have it,
 and to read is not to confirm: so after one, and on every new connection, the first thing done is a commit of our own that is
 confirmed, since WAL reaches a standby in order. Until one is, the database is no authority.
@@ -41,6 +42,8 @@ arrays_are_lists()
 _UNLIMITED = 2**62
 _ANSWER_MARGIN_S = 2.0
 """How much longer we wait for an answer than the server lets a statement run."""
+_TRIES = 3
+"""Of a transaction that the server undoes because of its neighbours."""
 _TRANSACTION_MARGIN_MS = 3_000
 """How much longer than a statement a transaction may take."""
 
@@ -249,13 +252,20 @@ class Database:
             return await connection.fetch(statement.sql, *plain(args))
 
     async def run(self, work: Callable[[Tx], Awaitable[T]]) -> T:
-        """Runs `work` in a transaction; once more when a neighbour's locks made the server undo it."""
-        for last in (False, True):
+        """Runs `work` in a transaction; again, from its start and in a new one, where the server undid it for a neighbour's sake.
+
+        Safe, because such an undoing is certain: the server said so, and nothing of it was or will be stored. Everything else is
+        told and never repeated here: of a commit whose answer was lost nobody knows whether it stands (`unknown`), and a second
+        might do it twice; only the verb's own key, or a read, can tell. So `work` reads in the transaction all that it decides by,
+        and changes nothing outside but by what it returns. Few tries: who was undone waits behind whoever was not, and is through
+        at the next; if not, locks are taken in two orders, and hiding that would not help.
+        """
+        for left in reversed(range(_TRIES)):
             try:
                 async with self._transaction() as tx:
                     return await work(tx)
             except RETRYABLE as problem:
-                if last:
+                if not left:
                     raise away(self.name) from problem
                 _log.warning("%s: undone by the server (%s), tried again", self.name, type(problem).__name__)
         raise AssertionError("unreachable")

@@ -1,8 +1,8 @@
 """What launch's verbs need from outside, as Protocols. Adapters live in `store` and `clients`; `main` joins them."""
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager
-from typing import Protocol
+from typing import Protocol, TypeVar
 from uuid import UUID
 
 from libs.kernel.clock import Clock
@@ -38,6 +38,8 @@ from services.launch.ports_points import Waits as Waits
 from services.launch.ports_tenancy import Catalogue as Catalogue
 from services.launch.ports_tenancy import Projects as Projects
 from services.launch.ports_tenancy import Tenancy as Tenancy
+
+T = TypeVar("T")
 
 
 class Tx(HeldRows, Protocol):
@@ -105,9 +107,9 @@ class Tx(HeldRows, Protocol):
         """Runs and their parents, locked in order."""
         ...
 
-    async def lock_below(self, run_ids: Sequence[UUID]) -> dict[UUID, RunHead]:
-        """Everything that came of these runs, is not terminal, and does not outlive its parent, locked. Behind the runs'
-        locks."""
+    async def lock_trees(self, tops: Sequence[UUID], alone: Sequence[UUID] = ()) -> dict[UUID, RunHead]:
+        """Runs with everything that came of them, is not terminal and does not outlive its parent, and others by themselves,
+        locked in order. What came of which: `domain.children.below`."""
         ...
 
     async def spawns_known(self, keys: Sequence[JoinKey]) -> set[JoinKey]:
@@ -143,8 +145,8 @@ class Tx(HeldRows, Protocol):
         """How groups stand: by run, (step, group, counts)."""
         ...
 
-    async def rest_of(self, keys: Sequence[JoinKey]) -> list[UUID]:
-        """Children of joins whose outcome is open."""
+    async def rest_of(self, run_ids: Sequence[UUID]) -> list[UUID]:
+        """Children whose outcome is open, of joins of these runs that go on without the rest."""
         ...
 
     async def save_joins(self, joins: Sequence[Join], now_ms: int) -> None:
@@ -316,8 +318,10 @@ class Limits:
 class Database(Protocol):
     """Where transactions begin."""
 
-    def tx(self) -> AbstractAsyncContextManager[Tx]:
-        """A READ COMMITTED transaction, committed when the block ends well; what was sent leaves after the commit."""
+    async def run(self, work: Callable[[Tx], Awaitable[T]]) -> T:
+        """Does `work` in a READ COMMITTED transaction, committed when it ends well; what was sent leaves after the commit. Done
+        again from the start where the server undid it because of a neighbour's locks, so `work` changes nothing outside but by
+        what it returns."""
         ...
 
 

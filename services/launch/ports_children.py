@@ -37,6 +37,10 @@ class ChildReads(Protocol):
         """Decided parents that wait for nothing more, and those of which children still run."""
         ...
 
+    async def ending_joins(self, limit: int) -> list[UUID]:
+        """Runs with a join that goes on without the rest, and of whose rest the outcome is open."""
+        ...
+
     async def slice_name(self, run_id: UUID) -> bytes:
         """What a child's slice of its parent's envelope is called."""
         ...

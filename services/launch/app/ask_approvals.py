@@ -49,14 +49,17 @@ async def ask_approvals(ports: Ports, asks: Sequence[Asked]) -> None:
             answers.append(made)
         else:
             new.setdefault((ask.run_id, ask.step_key, ask.command_slot), made)
-    async with ports.db.tx() as tx:
+
+    async def work(tx: Tx) -> None:
         heads = await tx.lock_heads(run_ids)
         open_runs = {run_id for run_id, head in heads.items() if head.state not in DECIDED}
         fresh = [approval for approval in new.values() if approval.run_id in open_runs]
         events, told = await _store(ports, tx, fresh, now) if fresh else ([], [])
         await tx.append_events(events)
-        answers = [answer for answer in answers if answer.run_id in open_runs]
-        await tx.send([ports.approvals.notices.answered(answer, now) for answer in (*answers, *told)], now)
+        refused = [answer for answer in answers if answer.run_id in open_runs]
+        await tx.send([ports.approvals.notices.answered(answer, now) for answer in (*refused, *told)], now)
+
+    await ports.db.run(work)
     ports.hub.poke(run_ids, state=False)
 
 

@@ -15,7 +15,7 @@ from services.launch.domain.children import TreeCounts
 from services.launch.domain.closing import Closing, Decided
 from services.launch.domain.facts import InFlight
 from services.launch.domain.run import TERMINAL, Run, RunState
-from services.launch.ports import Ports
+from services.launch.ports import Ports, Tx
 
 
 @value(frozen=True, slots=True)
@@ -63,10 +63,11 @@ async def cancel_runs(ports: Ports, asks: Sequence[Cancel]) -> list[Cancelled | 
 async def _accept(ports: Ports, asks: Sequence[Cancel]) -> tuple[list[Decided], dict[int, Refusal]]:
     """Commits what may be cancelled; refusals by number."""
     now = ports.clock.now_ms()
-    refused: dict[int, Refusal] = {}
-    closings: list[Closing] = []
-    async with ports.db.tx() as tx:
-        heads = await tx.lock_heads(sorted({ask.run_id for ask in asks}))
+
+    async def work(tx: Tx) -> tuple[list[Decided], dict[int, Refusal]]:
+        refused: dict[int, Refusal] = {}
+        closings: list[Closing] = []
+        heads = await tx.lock_trees(sorted({ask.run_id for ask in asks}))
         for number, ask in enumerate(asks):
             head = heads.get(ask.run_id)
             if head is None or head.tenant != ask.tenant or (ask.project and head.project != ask.project):
@@ -75,7 +76,9 @@ async def _accept(ports: Ports, asks: Sequence[Cancel]) -> tuple[list[Decided], 
                 refused[number] = conflict(head.version, ask.expected_version)
             else:
                 closings.append(Closing(ask.run_id, "cancelled", b"", None, ask.actor, ask.reason))
-        decided = (await decide_and_store(ports, tx, closings, now)).decided
+        return (await decide_and_store(ports, tx, closings, now)).decided, refused
+
+    decided, refused = await ports.db.run(work)
     ports.hub.poke([item.head.run_id for item in decided])
     return decided, refused
 

@@ -6,7 +6,7 @@ Repeated or late asks change nothing: an outcome is decided once.
 from collections.abc import Sequence
 from uuid import UUID
 
-from services.launch.app.decide_outcomes import decide_and_store
+from services.launch.app.decide_outcomes import Outcomes, decide_and_store
 from services.launch.app.end_children import end_children
 from services.launch.domain.adopting import settle_told, tell_again
 from services.launch.domain.closing import Closing, Decided, Lapse, Limit
@@ -17,10 +17,14 @@ from services.launch.ports import Ports, Tx
 async def close_runs(ports: Ports, asks: Sequence[Closing], steps: Sequence[RunEventFacts] = ()) -> list[Decided]:
     """Closes runs whose outcome is still open; `steps` are log entries that come before, once each. Those that won."""
     now = ports.clock.now_ms()
-    async with ports.db.tx() as tx:
+
+    async def work(tx: Tx) -> Outcomes:
         outcomes = await decide_and_store(ports, tx, asks, now, steps)
         first = {ask.run_id: ask for ask in reversed(asks)}
         await _tell_again(ports, tx, [(head, first[run_id]) for run_id, head in outcomes.heads.items() if run_id in first], now)
+        return outcomes
+
+    outcomes = await ports.db.run(work)
     ports.hub.poke({ask.run_id for ask in asks} | {item.head.run_id for item in outcomes.decided})
     return outcomes.decided
 

@@ -60,10 +60,13 @@ async def decide_approvals(ports: Ports, asks: Sequence[Decision]) -> list[Decid
     ids = sorted({ask.approval_id for ask in asks})
     found = await ports.approvals.reads.load(ids)
     now = ports.clock.now_ms()
-    outcomes: list[bool | Refusal] = []
-    changes = _Changes()
-    async with ports.db.tx() as tx:
-        heads = await tx.lock_heads(sorted({approval.run_id for approval in found.values()}))
+    run_ids = sorted({approval.run_id for approval in found.values()})
+    refusing = {found[ask.approval_id].run_id for ask in asks if not ask.approve and ask.approval_id in found}
+
+    async def work(tx: Tx) -> tuple[_Changes, list[bool | Refusal]]:
+        outcomes: list[bool | Refusal] = []
+        changes = _Changes()
+        heads = await tx.lock_trees(sorted(refusing), run_ids)
         approvals = {key: one for key, one in (await tx.approvals.load(ids)).items() if one.run_id in heads}
         said = await tx.approvals.decisions(list(approvals))
         keys = await tx.approvals.keys({(ask.tenant, ask.key_id) for ask in asks})
@@ -83,6 +86,9 @@ async def decide_approvals(ports: Ports, asks: Sequence[Decision]) -> list[Decid
                 said[ask.approval_id].append(fact)
                 approvals[ask.approval_id] = _follow(ports, changes, approval, said[ask.approval_id], now)
         await _store(ports, tx, changes, now)
+        return changes, outcomes
+
+    changes, outcomes = await ports.db.run(work)
     ports.hub.poke({fact.run_id for fact in changes.recorded})
     if changes.certificates:
         await record_held(ports, await ports.approvals.point.hold(changes.certificates, ports.approvals.hold_deadline_ms))

@@ -1,6 +1,6 @@
 """Decide outcomes inside a transaction: of runs, and with each of everything below it that does not outlive it.
 
-The tree is locked from its root down, so that a spawn below it either is seen here or finds its parent decided: no child is
+The whole tree is locked, its root with it, so that a spawn below it either is seen here or finds its parent decided: no child is
 left behind. Can go wrong: a child's output that its version did not promise. It is a failure of class validation, before
 anybody uses it.
 """
@@ -12,6 +12,7 @@ from uuid import UUID
 
 from libs.kernel.values import value
 from libs.rpc.schemas import Misfit, check
+from services.launch.domain.children import below
 from services.launch.domain.closing import Closing, Decided, decide_closing
 from services.launch.domain.run import FailureFacts, RunEventFacts, RunHead
 from services.launch.ports import Ports, Tx
@@ -34,13 +35,13 @@ async def decide_and_store(
     first: dict[UUID, Closing] = {}
     for ask in asks:
         first.setdefault(ask.run_id, ask)
-    heads = await tx.lock_heads(sorted(first.keys() | {step.run_id for step in steps}))
+    heads = await tx.lock_trees(sorted(first), sorted({step.run_id for step in steps} - first.keys()))
     decided = [
         won
         for run_id, ask in first.items()
         if run_id in heads and (won := decide_closing(heads[run_id], _promised(ports, heads[run_id], ask), tx.incarnation))
     ]
-    decided += await _below(tx, decided)
+    decided += _below(tx, decided, heads)
     await tx.apply_closings(decided, now)
     logged = [step for step in steps if step.run_id in heads]
     await tx.append_events([*logged, *(_entry(item, now) for item in decided)], once=True)
@@ -48,7 +49,7 @@ async def decide_and_store(
     return Outcomes(decided, heads)
 
 
-async def _below(tx: Tx, decided: Sequence[Decided]) -> list[Decided]:
+def _below(tx: Tx, decided: Sequence[Decided], heads: Mapping[UUID, RunHead]) -> list[Decided]:
     """Cancels of all that came of these runs and has no outcome yet."""
     parents = {item.head.run_id: item for item in decided if item.head.open_children}
     if not parents:
@@ -57,7 +58,7 @@ async def _below(tx: Tx, decided: Sequence[Decided]) -> list[Decided]:
     why = f"its parent ended: {', '.join(sorted({item.closing.outcome for item in parents.values()}))}"
     return [
         won
-        for run_id, head in (await tx.lock_below(sorted(parents))).items()
+        for run_id, head in below(parents, heads).items()
         if run_id not in done
         and (won := decide_closing(head, Closing(run_id, "cancelled", b"", None, BY_PARENT, why), tx.incarnation))
     ]

@@ -16,8 +16,9 @@ from services.launch.ports import Ports, Tx
 
 async def end_children(
     ports: Ports, tx: Tx, family: Mapping[UUID, RunHead], progress: Sequence[Progress], now: int
-) -> set[UUID]:
-    """Stores what points have confirmed and settles what is terminal; parents that may wait for nothing more now."""
+) -> tuple[set[UUID], set[UUID]]:
+    """Stores what points have confirmed and settles what is terminal; parents that may wait for nothing more now, and those with
+    joins whose rest is to be ended."""
     ended = {item.head.run_id: item.head for item in progress if item.terminal}
     children = {run_id: head for run_id, head in ended.items() if head.parent_id is not None}
     back = {run_id for run_id, head in children.items() if _takes(family, head.parent_id, ended)}
@@ -29,10 +30,10 @@ async def end_children(
         await tx.send([ports.notices.slice_back(item, now) for item in slices], now)
         await tx.wake_held(sorted({item.parent_id for item in slices}), now)
     waiting = sorted(run_id for run_id in heard if run_id is not None and _open(family, run_id))
-    if waiting:
-        await judge_joins(ports, tx, waiting, now)
+    ending = await judge_joins(ports, tx, waiting, now) if waiting else set()
     parents = {head.parent_id for head in children.values()}
-    return {run_id for run_id in parents if run_id is not None and run_id in family and family[run_id].state in DECIDED}
+    decided = {run_id for run_id in parents if run_id is not None and run_id in family and family[run_id].state in DECIDED}
+    return decided, ending
 
 
 def _takes(family: Mapping[UUID, RunHead], parent_id: UUID | None, ended: Mapping[UUID, RunHead]) -> bool:

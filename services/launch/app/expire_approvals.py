@@ -5,8 +5,8 @@ Can go wrong: a decision at the same moment. The run's lock orders the two, and 
 
 from services.launch.app.approval_log import closing, entry
 from services.launch.app.decide_outcomes import decide_and_store
-from services.launch.domain.approvals import ApprovalState
-from services.launch.ports import Ports
+from services.launch.domain.approvals import Approval, ApprovalState
+from services.launch.ports import Ports, Tx
 
 
 async def expire_approvals(ports: Ports, limit: int = 500) -> int:
@@ -16,8 +16,9 @@ async def expire_approvals(ports: Ports, limit: int = 500) -> int:
     if not over:
         return 0
     ended_runs = {run_id for run_id, _, ended in over if ended}
-    async with ports.db.tx() as tx:
-        await tx.lock_heads(sorted({run_id for run_id, _, _ in over}))
+
+    async def work(tx: Tx) -> tuple[list[Approval], int]:
+        await tx.lock_trees(sorted({run_id for run_id, _, ended in over if not ended}), sorted(ended_runs))
         found = await tx.approvals.load([approval_id for _, approval_id, _ in over])
         pending = [approval for approval in found.values() if approval.state is ApprovalState.PENDING]
         late = [a for a in pending if a.run_id not in ended_runs and a.subject.expires_ms <= now]
@@ -28,5 +29,8 @@ async def expire_approvals(ports: Ports, limit: int = 500) -> int:
         await tx.append_events([entry(approval, "expired", "launch", now) for approval in expired])
         if expired:
             await decide_and_store(ports, tx, [closing(approval, "") for approval in expired], now)
+        return expired, len(dropped)
+
+    expired, dropped = await ports.db.run(work)
     ports.hub.poke({approval.run_id for approval in expired})
-    return len(expired) + len(dropped)
+    return len(expired) + dropped

@@ -16,7 +16,7 @@ from services.launch.app.decide_outcomes import decide_and_store
 from services.launch.domain.approvals import Approval, ApprovalState, HeldAnswer, answered
 from services.launch.domain.closing import Closing
 from services.launch.domain.run import RunEventFacts
-from services.launch.ports import Ports
+from services.launch.ports import Ports, Tx
 
 log = get_logger(__name__)
 
@@ -31,8 +31,10 @@ async def record_held(ports: Ports, answers: Sequence[HeldAnswer]) -> None:
         return
     now = ports.clock.now_ms()
     run_ids = sorted({answer.run_id for answer in good})
-    async with ports.db.tx() as tx:
-        await tx.lock_heads(run_ids)
+    closing_runs = sorted({answer.run_id for answer in good if answer.standing is Standing.WITHDRAWN})
+
+    async def work(tx: Tx) -> None:
+        await tx.lock_trees(closing_runs, run_ids)
         approvals = await tx.approvals.load([answer.approval_id for answer in good])
         before = dict(approvals)
         events: list[RunEventFacts] = []
@@ -50,6 +52,8 @@ async def record_held(ports: Ports, answers: Sequence[HeldAnswer]) -> None:
         await tx.send(notices, now)
         if closings:
             await decide_and_store(ports, tx, closings, now)
+
+    await ports.db.run(work)
     ports.hub.poke(run_ids)
 
 

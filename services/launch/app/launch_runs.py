@@ -15,7 +15,7 @@ from libs.kernel.values import value
 from services.launch.domain.admission import Fork, Launch, decide
 from services.launch.domain.facts import FirstReceipt, Version
 from services.launch.domain.run import Run
-from services.launch.ports import Ports
+from services.launch.ports import Ports, Tx
 
 
 @value(frozen=True, slots=True)
@@ -177,7 +177,8 @@ def _forgotten(ask: LaunchAsk, run_id: UUID) -> Refusal:
 async def _store(ports: Ports, first: dict[bytes, tuple[LaunchAsk, UUID]], now: int) -> set[bytes]:
     """Stores what wins its request_id; the keys that did."""
     receipts = [FirstReceipt(key, ask.request_digest, run_id) for key, (ask, run_id) in sorted(first.items())]
-    async with ports.db.tx() as tx:
+
+    async def work(tx: Tx) -> set[bytes]:
         won = await tx.take_receipts(receipts, now)
         if len(won) < len(receipts):
             await tx.prove()
@@ -190,4 +191,6 @@ async def _store(ports: Ports, first: dict[bytes, tuple[LaunchAsk, UUID]], now: 
             await tx.note_start_by([item.launch for item in admitted if item.launch.start_by_ms and item.denied is None])
             epoch = make_epoch(tx.incarnation, 1)
             await tx.send([ports.notices.launched(item, epoch, now) for item in admitted if item.denied is None], now)
-    return won
+        return won
+
+    return await ports.db.run(work)

@@ -3,13 +3,16 @@
 from collections.abc import Sequence
 
 from services.launch.domain.run import RunEventFacts
-from services.launch.ports import Ports
+from services.launch.ports import Ports, Tx
 
 
 async def log_steps(ports: Ports, steps: Sequence[RunEventFacts]) -> None:
     """Appends entries of runs that exist; a repeat changes nothing."""
     run_ids = sorted({step.run_id for step in steps})
-    async with ports.db.tx() as tx:
+
+    async def work(tx: Tx) -> None:
         heads = await tx.lock_heads(run_ids)
         await tx.append_events([step for step in steps if step.run_id in heads], once=True)
+
+    await ports.db.run(work)
     ports.hub.poke(run_ids, state=False)

@@ -15,6 +15,7 @@ from libs.kernel.refusal import Refusal, not_found
 from libs.kernel.values import value
 from services.launch.app.cancel_runs import conflict
 from services.launch.app.record_receipts import record_receipts
+from services.launch.domain.children import below
 from services.launch.domain.facts import InFlight
 from services.launch.domain.pausing import Moved, decide_pause, decide_resume
 from services.launch.domain.run import DECIDED, Run, RunEventFacts, RunHead
@@ -58,10 +59,11 @@ async def pause_runs(ports: Ports, asks: Sequence[Pause]) -> list[PauseAnswer | 
 
 async def _decide(ports: Ports, asks: Sequence[Pause]) -> tuple[list[Moved], dict[int, Refusal]]:
     now = ports.clock.now_ms()
-    refused: dict[int, Refusal] = {}
-    moved: dict[UUID, tuple[Pause, Moved]] = {}
-    async with ports.db.tx() as tx:
-        heads = await tx.lock_heads(sorted({ask.run_id for ask in asks}))
+
+    async def work(tx: Tx) -> tuple[dict[UUID, tuple[Pause, Moved]], dict[int, Refusal]]:
+        refused: dict[int, Refusal] = {}
+        moved: dict[UUID, tuple[Pause, Moved]] = {}
+        heads = await tx.lock_trees(sorted({ask.run_id for ask in asks}))
         for number, ask in enumerate(asks):
             head = heads.get(ask.run_id)
             try:
@@ -77,36 +79,38 @@ async def _decide(ports: Ports, asks: Sequence[Pause]) -> tuple[list[Moved], dic
                 continue
             if became is not None:
                 moved[ask.run_id] = (ask, became)
-        await _below(tx, moved, now)
+        _below(tx, moved, heads, now)
         await tx.apply_pauses([item for _, item in moved.values()], now)
         stood = {run_id: item.deadline_ms - item.head.deadline_ms for run_id, (_, item) in moved.items()}
         await tx.approvals.shift({run_id: by_ms for run_id, by_ms in stood.items() if by_ms > 0})
         await tx.append_events([_entry(ask, item, now) for ask, item in moved.values()])
         await tx.send([notice for _, item in moved.values() for notice in ports.notices.moved(item)], now)
+        return moved, refused
+
+    moved, refused = await ports.db.run(work)
     ports.hub.poke(moved)
     return [item for _, item in moved.values()], refused
 
 
-async def _below(tx: Tx, moved: dict[UUID, tuple[Pause, Moved]], now: int) -> None:
+def _below(tx: Tx, moved: dict[UUID, tuple[Pause, Moved]], heads: Mapping[UUID, RunHead], now: int) -> None:
     """What came of these runs pauses and goes on with them, each with the nearest above it that was asked for; a child that may
-    not go on stays paused. All of them are locked at once, in order."""
-    tops = [item.head.run_id for _, item in moved.values() if item.head.open_children]
-    below = await tx.lock_below(tops) if tops else {}
+    not go on stays paused. All of them are locked."""
+    came = below(list(moved), heads)
     asked = {run_id: ask for run_id, (ask, _) in moved.items()}
-    for run_id, head in below.items():
+    for run_id, head in came.items():
         if run_id in moved or head.state in DECIDED:
             continue
-        ask = _nearest(head, below, asked)
+        ask = _nearest(head, came, asked)
         with suppress(Refusal):
             became = _became(ask, tx.incarnation, now)(head)
             if became is not None:
                 moved[run_id] = (ask, became)
 
 
-def _nearest(head: RunHead, below: Mapping[UUID, RunHead], asked: Mapping[UUID, Pause]) -> Pause:
+def _nearest(head: RunHead, came: Mapping[UUID, RunHead], asked: Mapping[UUID, Pause]) -> Pause:
     """What was asked of the nearest run above. (Ids say nothing of who is above whom: clocks jump.)"""
     while head.parent_id is not None and head.parent_id not in asked:
-        head = below[head.parent_id]
+        head = came[head.parent_id]
     assert head.parent_id is not None, "below a run that was asked for"
     return asked[head.parent_id]
 

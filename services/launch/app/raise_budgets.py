@@ -58,7 +58,8 @@ async def raise_budget(ports: Ports, ask: Raise) -> Raised:
     if run.head.parent_id is not None:
         await _take(ports, run, ask.micros)
     now = ports.clock.now_ms()
-    async with ports.db.tx() as tx:
+
+    async def work(tx: Tx) -> None:
         if not await tx.take_receipts([FirstReceipt(key, said, ask.run_id)], now):
             raise unreachable("another raise under this request_id, which is under way,")
         family = await tx.lock_family([ask.run_id])
@@ -73,6 +74,8 @@ async def raise_budget(ports: Ports, ask: Raise) -> Raised:
         await tx.append_events([RunEventFacts(ask.run_id, 0, now, "run.budget_raised", 0, "", ask.actor, detail)])
         await tell_budgets(ports, tx, [ask.run_id], now)
         await tx.wake_held([ask.run_id], now)
+
+    await ports.db.run(work)
     ports.hub.poke([ask.run_id])
     return Raised((await ports.reads.runs([ask.run_id]))[ask.run_id], False)
 

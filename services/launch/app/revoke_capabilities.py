@@ -1,12 +1,12 @@
 """Take capabilities from a run and from all below it that does not outlive it: every row and every raise in one commit, then
 all points asked at once.
 
-Locked from the root down, as a cancel is: a spawn meanwhile is either seen here, or finds its parent narrowed. Can go wrong: a
+Locked whole, as for a cancel: a spawn meanwhile is either seen here, or finds its parent narrowed. Can go wrong: a
 point that does not answer. It is raised by the outbox until it has, and until then the answer says ACCEPTED and not ENFORCED.
 """
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from uuid import UUID
 
 from libs.fence.grants import Revoked
@@ -15,6 +15,7 @@ from libs.kernel.refusal import Reason, Refusal, not_found
 from libs.kernel.values import value
 from services.launch.app.cancel_runs import conflict
 from services.launch.app.record_receipts import record_receipts
+from services.launch.domain.children import below
 from services.launch.domain.facts import FirstReceipt, InFlight
 from services.launch.domain.pausing import Moved
 from services.launch.domain.revoking import check_capability, decide_revocation, refuse_never_granted
@@ -99,30 +100,33 @@ async def _decide(ports: Ports, ask: Revoke, receipt: FirstReceipt) -> list[Move
     under this request_id was first."""
     now = ports.clock.now_ms()
     taken = [Revoked(capability, now, ask.actor) for capability in ask.names]
-    async with ports.db.tx() as tx:
+
+    async def work(tx: Tx) -> list[Moved] | None:
         if not await tx.take_receipts([receipt], now):  # before any lock: who waits for it here holds nothing
             return None
-        head = (await tx.lock_heads([ask.run_id])).get(ask.run_id)
+        heads = await tx.lock_trees([ask.run_id])
+        head = heads.get(ask.run_id)
         if head is None or not _owns(ask, head):
             raise not_found("run")
         if ask.expected_version is not None and ask.expected_version != head.version:
             raise conflict(head.version, ask.expected_version)
         refuse_never_granted(head, taken)
         top = decide_revocation(head, taken, tx.incarnation)
-        moved = [*([top] if top is not None else []), *await _below(tx, head, taken)]
+        moved = [*([top] if top is not None else []), *_below(tx, head, heads, taken)]
         await tx.apply_revocations(moved, now)
         await tx.append_events([_entry(ask, item, now) for item in moved])
         await tx.send([notice for item in moved for notice in ports.notices.moved(item)], now)
-    ports.hub.poke([item.head.run_id for item in moved])
+        return moved
+
+    moved = await ports.db.run(work)
+    ports.hub.poke([item.head.run_id for item in moved or ()])
     return moved
 
 
-async def _below(tx: Tx, head: RunHead, taken: Sequence[Revoked]) -> list[Moved]:
+def _below(tx: Tx, head: RunHead, heads: Mapping[UUID, RunHead], taken: Sequence[Revoked]) -> list[Moved]:
     """What came of the run, at any depth, loses it too; what is decided commits nothing new by it."""
-    if not head.open_children:
-        return []
-    below = [run for run in (await tx.lock_below([head.run_id])).values() if run.state not in DECIDED]
-    return [moved for run in below if (moved := decide_revocation(run, taken, tx.incarnation)) is not None]
+    came = [run for run in below([head.run_id], heads).values() if run.state not in DECIDED]
+    return [moved for run in came if (moved := decide_revocation(run, taken, tx.incarnation)) is not None]
 
 
 def _entry(ask: Revoke, item: Moved, now: int) -> RunEventFacts:

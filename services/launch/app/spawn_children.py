@@ -20,7 +20,7 @@ from libs.kernel.ids import digest
 from libs.kernel.refusal import Reason, Refusal
 from libs.kernel.values import value
 from services.launch.app.check_schemas import refuse_misfit
-from services.launch.app.join_children import judge_joins
+from services.launch.app.join_children import end_rest, judge_joins
 from services.launch.domain.admission import Account
 from services.launch.domain.children import SliceBack
 from services.launch.domain.facts import Version
@@ -186,7 +186,8 @@ async def _take(ports: Ports, heads: Mapping[UUID, RunHead], prepared: Sequence[
 
 async def _store(ports: Ports, prepared: Sequence[_Prepared], *, held: bool) -> None:
     now = ports.clock.now_ms()
-    async with ports.db.tx() as tx:
+
+    async def work(tx: Tx) -> tuple[list[SpawnAsk], set[UUID]]:
         heads = await tx.lock_heads(sorted({item.ask.run_id for item in prepared}))
         keys = [item.ask.key for item in prepared]
         waiting = await tx.held_known(keys)
@@ -224,9 +225,12 @@ async def _store(ports: Ports, prepared: Sequence[_Prepared], *, held: bool) -> 
         else:
             await tx.put_held(holding, now)
             await tx.append_events([_waits(ask, why, now) for ask, why in holding])
-        if spawned:
-            await _write(ports, tx, heads, spawned, back, now)
-    ports.hub.poke(sorted({ask.run_id for ask in [*(item.ask for item in spawned), *(ask for ask, _ in holding)]}), state=False)
+        ending = await _write(ports, tx, heads, spawned, back, now) if spawned else set()
+        return [*(item.ask for item in spawned), *(ask for ask, _ in holding)], ending
+
+    judged, ending = await ports.db.run(work)
+    ports.hub.poke(sorted({ask.run_id for ask in judged}), state=False)
+    await end_rest(ports, sorted(ending))
 
 
 def _children(ports: Ports, parent: RunHead, item: _Prepared, now: int) -> Spawned:
@@ -252,7 +256,8 @@ def _children(ports: Ports, parent: RunHead, item: _Prepared, now: int) -> Spawn
 
 async def _write(
     ports: Ports, tx: Tx, heads: Mapping[UUID, RunHead], spawned: Sequence[Spawned], back: Sequence[SliceBack], now: int
-) -> None:
+) -> set[UUID]:
+    """Stores it; runs with joins whose rest is to be ended."""
     children = [child for item in spawned for child in item.children]
     await tx.admit_children(children, now)
     await tx.put_spawns(spawned, now)
@@ -261,8 +266,7 @@ async def _write(
     await tx.send([*notices, *(ports.notices.slice_back(item, now) for item in back)], now)
     await tx.append_events([_entry(item, now) for item in spawned])
     waiting = sorted({item.ask.run_id for item in spawned if heads[item.ask.run_id].state not in DECIDED})
-    if waiting:
-        await judge_joins(ports, tx, waiting, now)
+    return await judge_joins(ports, tx, waiting, now) if waiting else set()
 
 
 def _waits(ask: SpawnAsk, why: str, now: int) -> RunEventFacts:

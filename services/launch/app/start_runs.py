@@ -4,16 +4,19 @@ from collections.abc import Sequence
 from uuid import UUID
 
 from services.launch.domain.run import RunEventFacts, RunState
-from services.launch.ports import Ports
+from services.launch.ports import Ports, Tx
 
 
 async def start_runs(ports: Ports, run_ids: Sequence[UUID]) -> None:
     """Moves what is still accepted; anything else stays as it is."""
     now = ports.clock.now_ms()
-    async with ports.db.tx() as tx:
+
+    async def work(tx: Tx) -> list[UUID]:
         moved = await tx.start_runs(sorted(set(run_ids)), now)
         entries = [
             RunEventFacts(run_id, 0, now, "run.running", int(RunState.RUNNING), "", "scheduler", "{}") for run_id in moved
         ]
         await tx.append_events(entries)
-    ports.hub.poke(moved, state=False)
+        return moved
+
+    ports.hub.poke(await ports.db.run(work), state=False)

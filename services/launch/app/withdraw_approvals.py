@@ -18,7 +18,7 @@ from services.launch.app.hold_approvals import record_held
 from services.launch.domain.approvals import Approval, ApprovalState, DecisionFacts, certificate, closed
 from services.launch.domain.closing import Closing
 from services.launch.domain.run import RunEventFacts
-from services.launch.ports import Ports
+from services.launch.ports import Ports, Tx
 
 AGAIN_MS = 1_000
 
@@ -48,10 +48,12 @@ async def withdraw_approvals(ports: Ports, asks: Sequence[Withdrawal]) -> list[W
     ids = sorted({ask.approval_id for ask in asks})
     found = await ports.approvals.reads.load(ids)
     now = ports.clock.now_ms()
-    refusals: dict[int, Refusal] = {}
-    certificates: list[Certificate] = []
-    async with ports.db.tx() as tx:
-        heads = await tx.lock_heads(sorted({approval.run_id for approval in found.values()}))
+    run_ids = sorted({approval.run_id for approval in found.values()})
+
+    async def work(tx: Tx) -> tuple[list[Certificate], dict[int, Refusal]]:
+        refusals: dict[int, Refusal] = {}
+        certificates: list[Certificate] = []
+        heads = await tx.lock_trees(run_ids)
         approvals = {key: one for key, one in (await tx.approvals.load(ids)).items() if one.run_id in heads}
         said = await tx.approvals.decisions(list(approvals))
         moved: list[Approval] = []
@@ -81,7 +83,10 @@ async def withdraw_approvals(ports: Ports, asks: Sequence[Withdrawal]) -> list[W
         await tx.send([ports.approvals.notices.certificate(one) for one in certificates], now)
         if closings:
             await decide_and_store(ports, tx, closings, now)
-    ports.hub.poke({approval.run_id for approval in approvals.values()})
+        return certificates, refusals
+
+    certificates, refusals = await ports.db.run(work)
+    ports.hub.poke(run_ids)
     if certificates:
         await record_held(ports, await ports.approvals.point.hold(certificates, ports.approvals.hold_deadline_ms))
     return await _answers(ports, asks, refusals)

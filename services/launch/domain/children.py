@@ -1,22 +1,39 @@
-"""Values about children: what a join tells, what comes back, how far a tree has come, what waits for a budget. Pure.
+"""Values about children: what came of which run, what a join tells, what comes back, how far a tree has come, what waits for
+a budget. Pure.
 
 Authoritative for how much of a join's children is told at once: the first of them, within so many bytes; the rest is read by
 pages.
 """
 
 import json
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from uuid import UUID
 
 from libs.kernel.values import value
 from services.launch.domain.joining import Counts, Join, JoinKey
-from services.launch.domain.run import FailureFacts, Run
+from services.launch.domain.run import TERMINAL, FailureFacts, Run, RunHead
 
 WARNED, WARNED_CHARS = 20, 300
 """Most children that one warning names, and how much it says of each."""
 TOLD_CHILDREN = 100
 TOLD_BYTES = 65_536
 """Of an answer: it is in the input of each further attempt of the step."""
+
+
+def below(tops: Collection[UUID], heads: Mapping[UUID, RunHead]) -> dict[UUID, RunHead]:
+    """Of these runs, those that came of the tops at any depth, are not terminal and do not outlive their parent; in order of ids.
+    (Ids say nothing of who is above whom: clocks jump.)"""
+    children: dict[UUID, list[UUID]] = {}
+    for run_id, head in heads.items():
+        if head.parent_id is not None and not head.independent and head.state not in TERMINAL:
+            children.setdefault(head.parent_id, []).append(run_id)
+    found: set[UUID] = set()
+    above = list(tops)
+    while above:
+        new = [run_id for run_id in children.get(above.pop(), ()) if run_id not in found]
+        found.update(new)
+        above += new
+    return {run_id: heads[run_id] for run_id in sorted(found)}
 
 
 @value(frozen=True, slots=True)

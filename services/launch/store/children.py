@@ -38,15 +38,20 @@ class ChildStatements(HeldStatements, ABC):
     async def lock_heads(self, run_ids: Sequence[UUID]) -> dict[UUID, RunHead]:
         """Runs, locked in order."""
 
-    async def lock_below(self, run_ids: Sequence[UUID]) -> dict[UUID, RunHead]:
-        """All that came of these runs, which are locked: locked, in order, until nothing new is found."""
-        found: dict[UUID, RunHead] = {}
-        while True:
-            below = [row["run_id"] for row in await self._tx.fetch(_Q.below, [*run_ids, *found])]
+    async def lock_trees(self, tops: Sequence[UUID], alone: Sequence[UUID] = ()) -> dict[UUID, RunHead]:
+        """Runs with all that came of them, and others by themselves: in one statement, in order. What was spawned while it waited
+        is locked behind, until nothing new is found."""
+        if not tops and not alone:
+            return {}
+        rows_found = await self._tx.fetch(_Q.lock_trees, list(tops), list(alone))
+        found = {row["run_id"]: rows.head(row) for row in rows_found}
+        while above := [run_id for run_id in tops if run_id in found and found[run_id].open_children]:
+            below = [row["run_id"] for row in await self._tx.fetch(_Q.below, above)]
             new = [run_id for run_id in below if run_id not in found]
             if not new:
-                return found
+                break
             found |= await self.lock_heads(new)
+        return found
 
     async def spawns_known(self, keys: Sequence[SpawnKey]) -> set[SpawnKey]:
         """Commands that have been judged."""
@@ -139,9 +144,9 @@ class ChildStatements(HeldStatements, ABC):
             found.setdefault(row["run_id"], []).append((row["step_key"], row["spawn_group"], counts))
         return found
 
-    async def rest_of(self, keys: Sequence[JoinKey]) -> list[UUID]:
-        """Children of joins whose outcome is open."""
-        return [row["run_id"] for row in await self._tx.fetch(_Q.rest_of, *spawn_columns(keys))]
+    async def rest_of(self, run_ids: Sequence[UUID]) -> list[UUID]:
+        """Children whose outcome is open, of joins of these runs that go on without the rest."""
+        return [row["run_id"] for row in await self._tx.fetch(_Q.rest_of, list(run_ids))]
 
     async def save_joins(self, joins: Sequence[Join], now_ms: int) -> None:
         """How they stand."""
@@ -258,6 +263,10 @@ class ChildReads:
         """Decided parents that wait for nothing more, and those of which children still run."""
         found = await self._fetch(_Q.ending_parents, limit)
         return [r["run_id"] for r in found if r["settles"]], [r["run_id"] for r in found if not r["settles"]]
+
+    async def ending_joins(self, limit: int) -> list[UUID]:
+        """Runs with a join that goes on without the rest, and of whose rest the outcome is open."""
+        return [row["run_id"] for row in await self._fetch(_Q.ending_joins, limit)]
 
     async def slice_name(self, run_id: UUID) -> bytes:
         """What a child's slice of its parent's envelope is called; empty where it has none."""

@@ -5,9 +5,9 @@ the commit.
 """
 
 import json
-from collections.abc import AsyncIterator, Callable, Collection, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from pathlib import Path
+from typing import TypeVar
 from uuid import UUID
 
 from libs.kernel.epochs import make_epoch
@@ -25,6 +25,7 @@ from services.launch.store.approvals import APPROVALS, ApprovalRows
 from services.launch.store.children import ChildStatements
 
 _Q = Queries.load(Path(__file__).parent / "sql" / "runs.sql")
+T = TypeVar("T")
 _NO_FAILURE = FailureFacts("", "", "")
 
 
@@ -257,12 +258,18 @@ class LaunchDatabase:
         self._relay = relay
         self._ids = ids
 
-    @asynccontextmanager
-    async def tx(self) -> AsyncIterator[LaunchTx]:
-        """A transaction whose events leave after its commit."""
-        async with self._db.tx() as tx:
+    async def run(self, work: Callable[[LaunchTx], Awaitable[T]]) -> T:
+        """A transaction whose events leave after its commit; begun again where neighbours' locks undid it, as is what it sent."""
+        sent: list[Outgoing] = []
+
+        async def within(tx: Tx) -> T:
+            nonlocal sent
             self._check(tx.incarnation)
             mine = LaunchTx(tx, self._ids)
-            yield mine
-        if mine.sent:
-            self._relay.offer(mine.sent)
+            sent = mine.sent
+            return await work(mine)
+
+        answer = await self._db.run(within)
+        if sent:
+            self._relay.offer(sent)
+        return answer

@@ -1,4 +1,5 @@
 -- Child runs: spawned, counted when they end, joined. The parent's row is the one lock of all that is about its children.
+-- How several runs are locked: see runs.sql.
 
 -- name: spawns_known
 -- Which of these commands have been judged.
@@ -12,6 +13,23 @@ SELECT run_id, tenant, project, state, outcome, epoch, version, points, enforced
        run_class, priority, digest, promised, pause_until_ms, launched_by, deepest, revoking
   FROM run
  WHERE run_id = ANY ($1::uuid[] || ARRAY(SELECT c.parent_id FROM run AS c WHERE c.run_id = ANY ($1::uuid[]) AND c.parent_id IS NOT NULL))
+ ORDER BY run_id FOR NO KEY UPDATE;
+
+-- name: lock_trees
+-- Runs ($1) with everything that came of them, is not terminal and does not outlive its parent; besides, the parents of those that
+-- wait to be told their outcome, and $2 by themselves. All in one statement, in order of ids.
+WITH RECURSIVE below AS (
+    SELECT c.run_id, c.open_children FROM run AS p JOIN run AS c ON c.parent_id = p.run_id
+     WHERE p.run_id = ANY ($1::uuid[]) AND p.open_children > 0 AND NOT c.independent AND c.state < 9
+    UNION ALL
+    SELECT c.run_id, c.open_children FROM below AS b JOIN run AS c ON c.parent_id = b.run_id
+     WHERE b.open_children > 0 AND NOT c.independent AND c.state < 9)
+SELECT run_id, tenant, project, state, outcome, epoch, version, points, enforced, quiesced, capabilities, budget_micros, used_micros,
+       deadline_ms, paused_ms, awaits, parent_id, root_id, depth, independent, children, open_children, delegated_micros, budget_sequence,
+       run_class, priority, digest, promised, pause_until_ms, launched_by, deepest, revoking
+  FROM run
+ WHERE run_id = ANY ($1::uuid[] || $2::uuid[] || ARRAY(SELECT b.run_id FROM below AS b)
+                     || ARRAY(SELECT w.parent_id FROM run AS w WHERE w.run_id = ANY ($1::uuid[]) AND w.awaits AND w.parent_id IS NOT NULL))
  ORDER BY run_id FOR NO KEY UPDATE;
 
 -- name: below
@@ -135,11 +153,17 @@ SELECT j.*, missing.slots AS missing, coalesce(ending.n, 0)::int AS unenforced
 SELECT run_id, step_key, spawn_group, total, succeeded, failed, cancelled, denied FROM child_group WHERE run_id = ANY ($1::uuid[]);
 
 -- name: rest_of
--- Children of joins whose outcome is open.
-SELECT c.run_id FROM unnest($1::uuid[], $2::text[], $3::text[]) AS n(run_id, step_key, slot)
-  JOIN child_join AS j USING (run_id, step_key, slot)
+-- Children whose outcome is open, of joins of these runs that are decided and go on without the rest.
+SELECT c.run_id FROM child_join AS j
   JOIN run AS c ON c.parent_id = j.run_id AND c.spawn_step = j.step_key AND c.spawn_group = ANY (j.groups)
- WHERE c.state < 7 ORDER BY c.run_id;
+ WHERE j.run_id = ANY ($1::uuid[]) AND j.state = 2 AND j.rest = 2 AND c.state < 7 ORDER BY c.run_id;
+
+-- name: ending_joins
+-- Runs with a join that is decided, goes on without the rest, and of whose rest the outcome is open.
+SELECT DISTINCT j.run_id FROM child_join AS j
+ WHERE j.state = 2 AND j.rest = 2
+   AND EXISTS (SELECT FROM run AS c WHERE c.parent_id = j.run_id AND c.spawn_step = j.step_key AND c.spawn_group = ANY (j.groups) AND c.state < 7)
+ ORDER BY j.run_id LIMIT $1;
 
 -- name: save_joins
 -- How joins stand.

@@ -1,4 +1,8 @@
--- Runs: admission, closings, receipts, log. The tenant's row is locked before a run's where both are.
+-- Runs: admission, closings, receipts, log. Authoritative for the ONE order in which launch takes locks, so that no two of its
+-- transactions wait for each other: (1) a request_id, (2) every run the transaction will touch, in one statement, in order of ids
+-- (lock_heads, start_runs; lock_family and lock_trees in children.sql), (3) tenants, in order of names. Nothing locks a run behind
+-- the lock of another, or of a tenant. One exception: children that were spawned while lock_trees waited are locked behind the
+-- others. Their ids are the greater but where clocks jump; then the server may undo one of two, and `Database.run` does it again.
 
 -- name: take_receipts
 -- Picks the launches that are new under their request_id. Sorted by key, so that batches cannot deadlock.
