@@ -2,11 +2,11 @@
 
 Can go wrong, and how it is told: no connection in time, or the server away: `AUTHORITY_UNREACHABLE`, nothing was decided. The
 answer of a commit lost, or a commit that came with a warning (a cancelled wait for the standby looks like success): the same
-reason with detail `commit = unknown`. What the server undid because of a neighbour (a deadlock, a serialisation
-failure) is done again by `run`, which says for whom that is safe. An older incarnation that answers after a newer one
-was seen (a former primary) is refused. What such an unknown commit wrote can be read at once, although no standby may have it,
-and to read is not to confirm: so after one, and on every new connection, the first thing done is a commit of our own that is
-confirmed, since WAL reaches a standby in order. Until one is, the database is no authority.
+reason with detail `commit = unknown`. What the server undid because of a neighbour (a deadlock, a serialisation failure) is
+done again by `run`, which says for whom that is safe. An older incarnation that answers after a newer one was seen (a former
+primary) is refused. What such an unknown commit wrote can be read at once, although no standby may have it, and to read is not
+to confirm: so after one, and on every new connection, the first thing done is a commit of our own that is confirmed, since WAL
+reaches a standby in order. Until one is, the database is no authority.
 """
 
 import asyncio

@@ -13,7 +13,7 @@ from pydantic import SecretStr
 from runway.events.v1 import events_pb2
 from runway.internal.fence.v1 import fence_pb2
 from runway.internal.inbox.v1 import inbox_pb2
-from runway.launch.v1 import admin_service_pb2, admin_service_pb2_grpc
+from runway.launch.v1 import admin_service_pb2, admin_service_pb2_grpc, project_service_pb2, project_service_pb2_grpc
 
 from libs.kernel.clock import Clock
 from libs.kernel.refusal import Refusal
@@ -122,6 +122,13 @@ def service_channel(host: Host, port: str = "control") -> CarryingChannel:
     return open_channel(getattr(host.addresses, port), secret=SECRET)
 
 
+async def make_project(host: Host, admin_key: str, project: str) -> None:
+    """A project of the key's tenant, as its admin would make it; one that is there stays."""
+    async with open_channel(host.addresses.public, api_key=admin_key) as channel:
+        stub = project_service_pb2_grpc.ProjectServiceStub(channel)
+        await stub.CreateProject(project_service_pb2.CreateProjectRequest(project=project))
+
+
 async def make_key(
     host: Host,
     *,
@@ -132,11 +139,14 @@ async def make_key(
     max_active_runs: int = 1_000_000,
     name: str = "tests",
 ) -> str:
-    """A tenant and an API key of it, as an operator would make them."""
+    """A tenant, its project where one is named, and an API key of it, as an operator would make them."""
     async with service_channel(host) as channel:
         admin = admin_service_pb2_grpc.AdminServiceStub(channel)
         await admin.PutTenant(
             admin_service_pb2.PutTenantRequest(tenant=tenant, limit_micros=limit_micros, max_active_runs=max_active_runs)
         )
+        if project:
+            first = admin_service_pb2.CreateApiKeyRequest(tenant=tenant, scopes=["admin"], name="tests-admin")
+            await make_project(host, str((await admin.CreateApiKey(first)).api_key), project)
         request = admin_service_pb2.CreateApiKeyRequest(tenant=tenant, project=project, scopes=scopes, name=name)
         return str((await admin.CreateApiKey(request)).api_key)

@@ -50,8 +50,8 @@ class Tenancy(Protocol):
         """The tenant, if it exists."""
         ...
 
-    async def add_key(self, key: KeyRecord) -> bool:
-        """Stores a key; False when the tenant does not exist."""
+    async def add_key(self, key: KeyRecord, common: str) -> bool:
+        """Stores a key; False when its tenant or project does not exist. `common`: the project that every tenant has."""
         ...
 
     async def revoke_key(self, key_id: UUID, now_ms: int, by: str, tenant: str, project: str) -> KeyRecord | None:

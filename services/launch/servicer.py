@@ -28,7 +28,7 @@ from services.launch.app.wait_runs import WaitHub, wait_run, wait_runs, watch_ru
 from services.launch.clients.explanations import Explanations
 from services.launch.domain.facts import Version
 from services.launch.domain.run import Run, RunState
-from services.launch.domain.workflow import NAME
+from services.launch.domain.workflow import DEFAULT_PROJECT, NAME
 from services.launch.ports import Ports, Waits
 
 MAX_WAIT_MS = 60_000
@@ -39,7 +39,7 @@ def project_of(caller: Caller, asked: str) -> str:
     """The project a call is about: the key's, or the one named where the key may name one."""
     if caller.project and asked and asked != caller.project:
         raise not_found("project")
-    project = caller.project or asked or "default"
+    project = caller.project or asked or DEFAULT_PROJECT
     if not NAME.match(project):
         raise invalid_field("project", "must be 1 to 63 of a-z, 0-9, '-', '_'", "use such a name")
     return project

@@ -5,12 +5,10 @@ Can go wrong: a name that was never used. It is not found, so that a mistyped on
 
 from libs.kernel.refusal import Reason, Refusal, invalid_field, not_found
 from services.launch.domain.facts import Project
-from services.launch.domain.workflow import NAME
+from services.launch.domain.workflow import DEFAULT_PROJECT, NAME
 from services.launch.ports import Ports
 
 ACTIVE, SUSPENDED = 1, 2
-DEFAULT = "default"
-"""A project that every tenant has."""
 
 
 async def create_project(ports: Ports, tenant: str, project: str, by: str) -> tuple[Project, bool]:
@@ -34,7 +32,7 @@ async def turn_project(
 ) -> Project:
     """Suspends or resumes it. What it is already, it stays."""
     now_ms = ports.clock.now_ms()
-    if project == DEFAULT:
+    if project == DEFAULT_PROJECT:
         await ports.projects.add_project(tenant, project, now_ms, by)
     turned = await ports.projects.turn_project(tenant, project, state, reason, now_ms, by, expected)
     if turned is not None:

@@ -8,7 +8,7 @@ from libs.kernel.refusal import Reason, Refusal, invalid_field, not_found
 from libs.kernel.values import value
 from services.launch.domain.admission import Account
 from services.launch.domain.facts import KeyRecord
-from services.launch.domain.workflow import NAME
+from services.launch.domain.workflow import DEFAULT_PROJECT, NAME
 from services.launch.ports import Ports
 
 FLEET = "fleet"
@@ -86,8 +86,15 @@ async def create_key(ports: Ports, ask: KeyAsk) -> NewKey:
         created_by=ask.by,
         expires_ms=now + ask.lasts_ms if ask.lasts_ms else 0,
     )
-    if not await ports.tenancy.add_key(record):
-        raise not_found("tenant")
+    if not await ports.tenancy.add_key(record, DEFAULT_PROJECT):
+        if await ports.tenancy.tenant(ask.tenant) is None:
+            raise not_found("tenant")
+        raise Refusal(
+            Reason.NOT_FOUND,
+            f"tenant {ask.tenant} has no project {ask.project!r}",
+            field="project",
+            remedy=f"check its name (`runway project list`), or make it first: `runway project create {ask.project}`",
+        )
     return NewKey(record, text)
 
 

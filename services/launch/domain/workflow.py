@@ -16,6 +16,8 @@ POINT_SCHEDULER = 4
 POINT_NAMES: Mapping[int, str] = {POINT_SCHEDULER: "scheduler", POINT_GATEWAY: "gateway", POINT_CHECKPOINT: "checkpoint"}
 
 NAME = re.compile(r"^[a-z0-9]([a-z0-9_-]{0,61}[a-z0-9])?\Z")
+DEFAULT_PROJECT = "default"
+"""A project that every tenant has."""
 KEY = re.compile(r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}\Z")
 BUILD = re.compile(r"^[A-Za-z0-9][A-Za-z0-9._+-]{0,62}\Z")
 LABEL = re.compile(r"^[a-zA-Z0-9][a-zA-Z0-9._:/-]{0,99}\Z")

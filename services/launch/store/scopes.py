@@ -16,6 +16,7 @@ from libs.outbox import Outgoing, Relay, append
 from libs.outbox.model import RAISE_KIND
 from libs.pg import Database, Queries, Tx
 from services.launch.domain.scopes import Ack, Change, Kind, Name, Scope
+from services.launch.domain.workflow import DEFAULT_PROJECT
 
 _Q = Queries.load(Path(__file__).parent / "sql" / "scopes.sql")
 
@@ -104,7 +105,7 @@ class ScopeStore:
         """Whether there is such a tenant or project; of tools and providers only the gateway knows."""
         if name.kind in (Kind.TOOL, Kind.PROVIDER):
             return True
-        return bool((await self._db.fetch(_Q.seen, name.kind, name.scope_id))[0]["seen"])
+        return bool((await self._db.fetch(_Q.seen, name.kind, name.scope_id, DEFAULT_PROJECT))[0]["seen"])
 
     async def changes(self, before: int, limit: int, of: tuple[str, str]) -> list[Mapping[str, Any]]:
         """The newest changes before a number."""

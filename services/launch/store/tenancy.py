@@ -38,8 +38,8 @@ class TenancyStore:
         found = await self._db.fetch(_Q.tenant, tenant)
         return rows.account(found[0]) if found else None
 
-    async def add_key(self, key: KeyRecord) -> bool:
-        """Stores a key; False when the tenant does not exist."""
+    async def add_key(self, key: KeyRecord, common: str) -> bool:
+        """Stores a key; False when its tenant or project does not exist. `common`: the project that every tenant has."""
         return bool(
             await self._db.fetch(
                 _Q.add_key,
@@ -52,6 +52,7 @@ class TenancyStore:
                 key.created_ms,
                 key.expires_ms,
                 key.created_by,
+                common,
             )
         )
 

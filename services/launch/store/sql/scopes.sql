@@ -60,7 +60,10 @@ SELECT count(*) AS active FROM run AS r
                      ELSE $3::text = ANY (r.capabilities) END;
 
 -- name: seen
--- Whether there is such a tenant, or project with a workflow.
+-- Whether there is such a tenant, or project: one that was onboarded, that something was published in, or that every tenant has ($3).
 SELECT CASE $1::text WHEN 'tenant' THEN EXISTS (SELECT FROM tenant WHERE tenant = $2::text)
-                     ELSE EXISTS (SELECT FROM workflow_version AS v WHERE v.tenant = split_part($2::text, '/', 1)
-                                                                     AND v.project = split_part($2::text, '/', 2)) END AS seen;
+                     ELSE split_part($2::text, '/', 2) = $3::text AND EXISTS (SELECT FROM tenant WHERE tenant = split_part($2::text, '/', 1))
+                       OR EXISTS (SELECT FROM project AS p WHERE p.tenant = split_part($2::text, '/', 1)
+                                                             AND p.project = split_part($2::text, '/', 2))
+                       OR EXISTS (SELECT FROM workflow_version AS v WHERE v.tenant = split_part($2::text, '/', 1)
+                                                                      AND v.project = split_part($2::text, '/', 2)) END AS seen;

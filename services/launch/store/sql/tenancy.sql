@@ -15,10 +15,12 @@ RETURNING *;
 SELECT * FROM tenant WHERE tenant = $1;
 
 -- name: add_key
--- A key of a tenant that exists.
+-- A key of a tenant that exists, and where it is bound to a project, of one that does: by its row, or by its name ($10), which every
+-- tenant has.
 INSERT INTO api_key (key_digest, key_id, tenant, project, scopes, name, created_ms, expires_ms, created_by)
 SELECT $1::bytea, $2::uuid, $3::text, $4::text, $5::text[], $6::text, $7::bigint, $8::bigint, $9::text
  WHERE EXISTS (SELECT FROM tenant WHERE tenant = $3::text)
+   AND ($4::text IN ('', $10::text) OR EXISTS (SELECT FROM project AS p WHERE p.tenant = $3::text AND p.project = $4::text))
 ON CONFLICT DO NOTHING
 RETURNING key_id;
 
