@@ -252,13 +252,14 @@ class Database:
             return await connection.fetch(statement.sql, *plain(args))
 
     async def run(self, work: Callable[[Tx], Awaitable[T]]) -> T:
-        """Runs `work` in a transaction; again, from its start and in a new one, where the server undid it for a neighbour's sake.
+        """Runs `work` in a transaction; again, from its start and in a new one, where the server undid it for a neighbour's
+        sake.
 
-        Safe, because such an undoing is certain: the server said so, and nothing of it was or will be stored. Everything else is
-        told and never repeated here: of a commit whose answer was lost nobody knows whether it stands (`unknown`), and a second
-        might do it twice; only the verb's own key, or a read, can tell. So `work` reads in the transaction all that it decides by,
-        and changes nothing outside but by what it returns. Few tries: who was undone waits behind whoever was not, and is through
-        at the next; if not, locks are taken in two orders, and hiding that would not help.
+        Safe, because such an undoing is certain: the server said so, and nothing of it was or will be stored. Everything else
+        is told and never repeated here: of a commit whose answer was lost nobody knows whether it stands (`unknown`), and a
+        second might do it twice; only the verb's own key, or a read, can tell. So `work` reads in the transaction all that it
+        decides by, and changes nothing outside but by what it returns. Few tries: who was undone waits behind whoever was not,
+        and is through at the next; if not, locks are taken in two orders, and hiding that would not help.
         """
         for left in reversed(range(_TRIES)):
             try:

@@ -124,7 +124,7 @@ def service_channel(host: Host, port: str = "control") -> CarryingChannel:
 
 async def make_project(host: Host, admin_key: str, project: str) -> None:
     """A project of the key's tenant, as its admin would make it; one that is there stays."""
-    async with open_channel(host.addresses.public, api_key=admin_key) as channel:
+    async with open_channel(host.addresses.public, metadata=(("authorization", f"Bearer {admin_key}"),)) as channel:
         stub = project_service_pb2_grpc.ProjectServiceStub(channel)
         await stub.CreateProject(project_service_pb2.CreateProjectRequest(project=project))
 

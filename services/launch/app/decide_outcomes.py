@@ -1,7 +1,7 @@
 """Decide outcomes inside a transaction: of runs, and with each of everything below it that does not outlive it.
 
-The whole tree is locked, its root with it, so that a spawn below it either is seen here or finds its parent decided: no child is
-left behind. Can go wrong: a child's output that its version did not promise. It is a failure of class validation, before
+The whole tree is locked, its root with it, so that a spawn below it either is seen here or finds its parent decided: no child
+is left behind. Can go wrong: a child's output that its version did not promise. It is a failure of class validation, before
 anybody uses it.
 """
 

@@ -17,8 +17,8 @@ from services.launch.ports import Ports, Tx
 async def end_children(
     ports: Ports, tx: Tx, family: Mapping[UUID, RunHead], progress: Sequence[Progress], now: int
 ) -> tuple[set[UUID], set[UUID]]:
-    """Stores what points have confirmed and settles what is terminal; parents that may wait for nothing more now, and those with
-    joins whose rest is to be ended."""
+    """Stores what points have confirmed and settles what is terminal; parents that may wait for nothing more now, and those
+    with joins whose rest is to be ended."""
     ended = {item.head.run_id: item.head for item in progress if item.terminal}
     children = {run_id: head for run_id, head in ended.items() if head.parent_id is not None}
     back = {run_id for run_id, head in children.items() if _takes(family, head.parent_id, ended)}

@@ -1,7 +1,7 @@
 """Joins of child runs: asked for by steps, judged whenever a child has ended, answered once.
 
-Always behind the parent's lock, in the transaction that counts what ended. What a join goes on without is ended after that, in a
-transaction that locks those children without any lock before theirs; a decided join stays decided, and `mend_trees` finds one
+Always behind the parent's lock, in the transaction that counts what ended. What a join goes on without is ended after that, in
+a transaction that locks those children without any lock before theirs; a decided join stays decided, and `mend_trees` finds one
 whose rest nobody came to end. Can go wrong: a join that comes before its spawns, as events may: it names them, and is not
 judged before they are known.
 """

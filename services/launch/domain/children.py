@@ -21,8 +21,8 @@ TOLD_BYTES = 65_536
 
 
 def below(tops: Collection[UUID], heads: Mapping[UUID, RunHead]) -> dict[UUID, RunHead]:
-    """Of these runs, those that came of the tops at any depth, are not terminal and do not outlive their parent; in order of ids.
-    (Ids say nothing of who is above whom: clocks jump.)"""
+    """Of these runs, those that came of the tops at any depth, are not terminal and do not outlive their parent; in order of
+    ids. (Ids say nothing of who is above whom: clocks jump.)"""
     children: dict[UUID, list[UUID]] = {}
     for run_id, head in heads.items():
         if head.parent_id is not None and not head.independent and head.state not in TERMINAL:

@@ -39,8 +39,8 @@ class ChildStatements(HeldStatements, ABC):
         """Runs, locked in order."""
 
     async def lock_trees(self, tops: Sequence[UUID], alone: Sequence[UUID] = ()) -> dict[UUID, RunHead]:
-        """Runs with all that came of them, and others by themselves: in one statement, in order. What was spawned while it waited
-        is locked behind, until nothing new is found."""
+        """Runs with all that came of them, and others by themselves: in one statement, in order. What was spawned while it
+        waited is locked behind, until nothing new is found."""
         if not tops and not alone:
             return {}
         rows_found = await self._tx.fetch(_Q.lock_trees, list(tops), list(alone))

@@ -259,7 +259,8 @@ class LaunchDatabase:
         self._ids = ids
 
     async def run(self, work: Callable[[LaunchTx], Awaitable[T]]) -> T:
-        """A transaction whose events leave after its commit; begun again where neighbours' locks undid it, as is what it sent."""
+        """A transaction whose events leave after its commit; begun again, what it sent too, where neighbours' locks undid
+        it."""
         sent: list[Outgoing] = []
 
         async def within(tx: Tx) -> T:
