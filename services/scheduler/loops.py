@@ -46,6 +46,10 @@ class HouseKeeping(Protocol):
         """Workers seen."""
         ...
 
+    async def leave_workers(self, workers: Sequence[tuple[str, str, int]]) -> None:
+        """Workers that claim nothing more."""
+        ...
+
     async def forget_workers(self, before_ms: int) -> None:
         """Workers not seen for long."""
         ...
@@ -60,6 +64,8 @@ class HouseKeeping(Protocol):
 
 
 NOTE_INTERVAL_MS = 500
+LEFT_KEEP_MS = 60_000
+"""A beat that comes later than this after its worker signed off would make it a worker again."""
 RECLAIM_INTERVAL_MS = 1_000
 SHARES_INTERVAL_MS = 500
 LEADERS_INTERVAL_MS = 500
@@ -105,9 +111,14 @@ def loops(
             await look_at_awaited(control, book)
 
     noted: set[tuple[str, str]] = set()
+    told: dict[tuple[str, str], int] = {}
 
     async def note_workers() -> None:
-        """New worker processes at once: people look for them when they start."""
+        """New worker processes, and those that signed off, at once: people look for them when they start and when they end."""
+        gone = {name: at_ms for name, at_ms in book.left.items() if told.get(name) != at_ms}
+        await house.leave_workers([(*name, at_ms) for name, at_ms in sorted(gone.items())])
+        told.update(gone)
+        noted.difference_update(gone)
         new = [heard for name, heard in book.workers.items() if name not in noted]
         if new:
             await house.put_workers([_worker_row(heard) for heard in new])
@@ -121,6 +132,9 @@ def loops(
         await house.forget_keys(now_ms - KEY_KEEP_MS)
         await house.forget_workers(now_ms - WORKER_KEEP_MS)
         book.workers = {name: w for name, w in book.workers.items() if w.seen_ms > now_ms - WORKER_KEEP_MS}
+        book.left = {name: at_ms for name, at_ms in book.left.items() if at_ms > now_ms - LEFT_KEEP_MS}
+        for name in told.keys() - book.left.keys():
+            del told[name]
 
     async def measure() -> None:
         LEASES_LIVE.set(len(book.leases))

@@ -5,7 +5,7 @@ NO_LEADER or unreachable; nothing was decided here.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
@@ -193,12 +193,12 @@ class WorkerServicer(worker_service_pb2_grpc.WorkerServiceServicer):
         here, elsewhere = self._split(shards)
         results: dict[int, pb.HeartbeatResult] = {}
         beats = [request.heartbeats[place] for place in here]
-        answers = self._local.heartbeat(request.worker_id, beats, who)
+        answers = self._local.heartbeat(request.worker_id, beats, who, leaving=request.leaving)
         results |= dict(zip(here, answers, strict=True))
 
         def narrowed(places: Sequence[int]) -> pb.HeartbeatAttemptsRequest:
             said = [request.heartbeats[place] for place in places]
-            return pb.HeartbeatAttemptsRequest(worker_id=request.worker_id, heartbeats=said)
+            return pb.HeartbeatAttemptsRequest(worker_id=request.worker_id, heartbeats=said, leaving=request.leaving)
 
         def unknown(no: Refusal) -> pb.HeartbeatResult:
             return pb.HeartbeatResult(status=pb.LEASE_STATUS_UNKNOWN)
@@ -207,7 +207,22 @@ class WorkerServicer(worker_service_pb2_grpc.WorkerServiceServicer):
             "heartbeat", elsewhere, shards, narrowed, pb.HeartbeatAttemptsResponse, unknown, who, BEAT_MS
         )
         results |= forwarded
+        if request.leaving:
+            await self._tell_leaving(request.worker_id, who, elsewhere)
         return pb.HeartbeatAttemptsResponse(results=[results[place] for place in range(len(shards))])
+
+    async def _tell_leaving(self, worker_id: str, who: Asker, told: Collection[str]) -> None:
+        """Every other leader hears that a worker claims nothing more: only people are told of it, so one that does not answer
+        is not asked again, and counts it until it was silent for long enough."""
+        request = pb.HeartbeatAttemptsRequest(worker_id=worker_id, leaving=True)
+        others = {address: led for address, led in self._leaders.by_address(range(SHARDS)).items() if address not in told}
+        asked = [
+            self._leaders.forward(address, "heartbeat", request, pb.HeartbeatAttemptsResponse, led, who, deadline_ms=BEAT_MS)
+            for address, led in others.items()
+        ]
+        for told_or_not in await asyncio.gather(*asked, return_exceptions=True):
+            if isinstance(told_or_not, BaseException) and not isinstance(told_or_not, Refusal):
+                raise told_or_not
 
     async def CompleteAttempts(self, request: pb.CompleteAttemptsRequest, context: Any) -> pb.CompleteAttemptsResponse:
         """See the contract."""

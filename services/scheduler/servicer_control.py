@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 from uuid import UUID
 
+from google.protobuf.duration_pb2 import Duration
 from google.protobuf.message import DecodeError, Message
 from runway.internal.fence.v1 import fence_pb2
 from runway.internal.inbox.v1 import inbox_pb2
@@ -33,6 +34,8 @@ from services.scheduler.domain.resources import parse
 from services.scheduler.domain.ticket import Key
 
 DEFAULT_WORKERS = 100
+SILENT_MS = 30_000
+"""A worker that waits for work is heard of every few seconds, and written down every ten."""
 DEFAULT_ATTEMPTS = 200
 
 
@@ -76,6 +79,17 @@ class Owners(Protocol):
         ...
 
 
+def _silence(row: Mapping[str, Any], now_ms: int) -> Duration | None:
+    """For how long a worker was silent that is taken for dead: one that holds a lease may beat seldom, as long as that
+    lives."""
+    silent_ms = now_ms - row["seen_ms"]
+    if row["live"] or silent_ms <= SILENT_MS:
+        return None
+    silence = Duration()
+    silence.FromMilliseconds(silent_ms)
+    return silence
+
+
 class SchedulerServicer(scheduler_service_pb2_grpc.SchedulerServiceServicer):
     """Shards, workers, attempts, for people."""
 
@@ -112,6 +126,7 @@ class SchedulerServicer(scheduler_service_pb2_grpc.SchedulerServiceServicer):
         """See the contract."""
         caller = current_call().require_caller()
         size = request.page_size or DEFAULT_WORKERS
+        now_ms = self._book.clock.now_ms()
         may_see_fleet = caller.has(SCOPE_OPERATOR) and not caller.project
         found = await self._reads.workers(caller.tenant, caller.project, request.page_token, size + 1, may_see_fleet)
         workers = [
@@ -123,6 +138,8 @@ class SchedulerServicer(scheduler_service_pb2_grpc.SchedulerServiceServicer):
                 last_seen=translate.timestamp(row["seen_ms"]),
                 fleet=row["fleet"],
                 resources=dict(parse(row["resources"])),
+                leaving=row["leaving"],
+                silent_for=_silence(row, now_ms),
             )
             for row in found[:size]
         ]
@@ -179,7 +196,7 @@ class InternalServicer(scheduler_internal_pb2_grpc.SchedulerInternalServiceServi
                 return worker_pb.ClaimAttemptsResponse(leases=leases)
             case "heartbeat":
                 beats = _read(worker_pb.HeartbeatAttemptsRequest(), said.request)
-                results = self._local.heartbeat(beats.worker_id, beats.heartbeats, who)
+                results = self._local.heartbeat(beats.worker_id, beats.heartbeats, who, leaving=beats.leaving)
                 return worker_pb.HeartbeatAttemptsResponse(results=results)
             case "complete":
                 ends = _read(worker_pb.CompleteAttemptsRequest(), said.request)

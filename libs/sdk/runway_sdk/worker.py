@@ -13,7 +13,6 @@ import secrets
 import socket
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 from uuid import UUID
 
 import grpc
@@ -21,6 +20,7 @@ from google.protobuf.duration_pb2 import Duration
 from runway.scheduler.v1 import worker_service_pb2 as pb
 from runway.scheduler.v1 import worker_service_pb2_grpc
 
+from runway_sdk.arguments import arguments_of
 from runway_sdk.connection import Connection, Target, find_target
 from runway_sdk.context import Context, LeaseHolder
 from runway_sdk.errors import STOPPED_FOR_NOW, InvalidRequest, RunwayError, Unauthenticated, Unavailable, item_error_of
@@ -30,7 +30,7 @@ from runway_sdk.sync_context import SyncContext
 from runway_sdk.threads import in_thread
 from runway_sdk.values import from_value, to_value
 from runway_sdk.waiting import StepWaits, Yielding
-from runway_sdk.workflow import RESERVED, Step, Workflow, identifier
+from runway_sdk.workflow import Step, Workflow
 
 log = logging.getLogger("runway.worker")
 CLAIM_WAIT_S = 20
@@ -41,6 +41,8 @@ BEAT_PATIENCE = 2 / 3
 """Of the interval between beats, how long an answer is waited for: a lease lives for three, and two tries must fit."""
 LAST_ANSWER_S = 2.0
 """How long a draining worker waits for what its claim got."""
+SIGN_OFF_S = 1.0
+"""How long a worker that ends waits for who hears of it."""
 STOP_S = 5.0
 """How long a step may take to end once it is cancelled; then it is left behind."""
 QUIET_PAUSE_S = 0.4
@@ -109,9 +111,12 @@ class Worker:
             await self._claim()
             running = [live.task for live in self._live.values()]
             if running:
+                await self._sign_off()
                 await asyncio.wait(running)
         finally:
             beating.cancel()
+            if self._draining.is_set():
+                await self._sign_off()
             for live in list(self._live.values()):
                 live.task.cancel()
             await asyncio.gather(beating, *(live.task for live in list(self._live.values())), return_exceptions=True)
@@ -253,7 +258,7 @@ class Worker:
         given = from_value(lease.input) or {}
         waits = StepWaits(given.get("waits"), lease.capacity_timed_out)
         try:
-            arguments = _arguments(found, given)
+            arguments = arguments_of(found, given)
             fault_point("worker.during_step", lease.step_key)
             if found.is_async:
                 if found.context_name:
@@ -341,6 +346,16 @@ class Worker:
         self._beating = Connection(self._target, alone=True)
         self._beats = worker_service_pb2_grpc.WorkerServiceStub(self._beating.control("scheduler"))
 
+    async def _sign_off(self) -> None:
+        """Says that this process claims nothing more, so that nobody waits for it. Nothing depends on it: said once, for a
+        moment."""
+        assert self._beating is not None
+        request = pb.HeartbeatAttemptsRequest(worker_id=self.worker_id, leaving=True)
+        try:
+            await self._beating.call(self._beats.HeartbeatAttempts, request, timeout_s=SIGN_OFF_S)
+        except RunwayError as error:
+            log.debug("nobody heard that this worker ends: %s", error)
+
     async def _beat_once(self, due: Sequence[_Live], now: float) -> None:
         assert self._beating is not None
         beats = [
@@ -352,7 +367,7 @@ class Worker:
             )
             for live in due
         ]
-        request = pb.HeartbeatAttemptsRequest(worker_id=self.worker_id, heartbeats=beats)
+        request = pb.HeartbeatAttemptsRequest(worker_id=self.worker_id, heartbeats=beats, leaving=self._draining.is_set())
         tokens = [live.holder.token for live in due]
         shortest = min(live.interval_s for live in self._live.values() or due)  # a silent call delays the beats of all
         try:
@@ -379,19 +394,3 @@ class Worker:
                 live.heard_at = now
             elif now - live.heard_at >= live.ttl_s:
                 live.holder.lose("LEASE_EXPIRED")
-
-
-def _arguments(found: Step, given: Any) -> dict[str, Any]:
-    """The function's arguments from the ticket's input, each of its declared type."""
-    outputs: Mapping[str, Any] = {identifier(key): value for key, value in (given.get("steps") or {}).items()}
-    arguments: dict[str, Any] = {}
-    for parameter in found.parameters:
-        if parameter.name == "run":
-            arguments["run"] = parameter.adapter.validate_python(given.get("run"))
-        elif parameter.name in RESERVED and parameter.name not in outputs:
-            arguments[parameter.name] = parameter.adapter.validate_python(given.get(parameter.name, RESERVED[parameter.name]))
-        elif parameter.name in outputs:
-            arguments[parameter.name] = parameter.adapter.validate_python(outputs[parameter.name])
-        elif not parameter.optional:
-            arguments[parameter.name] = parameter.adapter.validate_python(None)
-    return arguments

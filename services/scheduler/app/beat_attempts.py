@@ -31,13 +31,18 @@ class Beaten:
     """Whether its run is paused, an operator drains what it is of, or others need the slot that it borrowed."""
 
 
-def beat_attempts(ports: Ports, book: Book, worker_id: str, who: Asker, beats: Sequence[Beat]) -> list[Beaten]:
-    """One answer per heartbeat, in order."""
+def beat_attempts(
+    ports: Ports, book: Book, worker_id: str, who: Asker, beats: Sequence[Beat], *, leaving: bool = False
+) -> list[Beaten]:
+    """One answer per heartbeat, in order. `leaving`: their process claims nothing more; its leases live as any other's."""
     now_ms = ports.clock.monotonic_ms()
     led = book.led({shard_of(said.run_id) for said in beats})
     nothing = frozenset[str]()
     holds = book.shelf.holds
-    book.see_worker(Heard(who.owner, who.project, worker_id, nothing, nothing, ports.clock.now_ms(), who.fleet))
+    if leaving:
+        book.worker_left(who.owner, worker_id, ports.clock.now_ms(), last=not beats)
+    else:
+        book.see_worker(Heard(who.owner, who.project, worker_id, nothing, nothing, ports.clock.now_ms(), who.fleet))
     answers: list[Beaten] = []
     for said in beats:
         if shard_of(said.run_id) not in led:

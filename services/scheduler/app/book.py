@@ -19,6 +19,7 @@ from libs.runtime.faults import fault_point
 from services.scheduler.app.held import Shelf
 from services.scheduler.app.pace import Paces
 from services.scheduler.app.queue import Ready, ReadyIndex
+from services.scheduler.app.recent import REMEMBERED, Recent
 from services.scheduler.app.usage import Usage
 from services.scheduler.app.waiting_room import WaitingRoom
 from services.scheduler.domain.commits import GateState
@@ -31,37 +32,10 @@ from services.scheduler.domain.shares import Decided, user_of
 from services.scheduler.domain.ticket import End, Key, Successor, TicketRow, TicketState
 from services.scheduler.ports import Limits
 
-_REMEMBERED = 50_000
 CAPACITY_MS = 60_000
 """A worker heard of since then counts as capacity."""
 LEASE_BYTES = 2_048
 """What a lease weighs in an answer without its input: its token and its names."""
-
-
-class Recent:
-    """A set that forgets its oldest members."""
-
-    def __init__(self, size: int = _REMEMBERED) -> None:
-        self._size = size
-        self._items: OrderedDict[object, None] = OrderedDict()
-
-    def add(self, item: object) -> None:
-        """Remembers."""
-        self._items[item] = None
-        self._items.move_to_end(item)
-        if len(self._items) > self._size:
-            self._items.popitem(last=False)
-
-    def discard(self, item: object) -> None:
-        """Forgets."""
-        self._items.pop(item, None)
-
-    def clear(self) -> None:
-        """Forgets everything."""
-        self._items.clear()
-
-    def __contains__(self, item: object) -> bool:
-        return item in self._items
 
 
 def _unlist(index: dict[UUID, set[Key]], name: UUID, key: Key) -> None:
@@ -114,6 +88,8 @@ class Book:
     stopped: Recent = field(default_factory=Recent)
     """(step, attempt) that were stopped with their run: told so when they beat again."""
     workers: dict[tuple[str, str], Heard] = field(default_factory=dict)
+    left: dict[tuple[str, str], int] = field(default_factory=dict)
+    """Workers that said lately that they claim nothing more, and when: beats that come late make nobody a worker again."""
     wake: asyncio.Event = field(default_factory=asyncio.Event)
     """Something may be granted now."""
     hold: Hold = field(default_factory=Hold)
@@ -149,7 +125,7 @@ class Book:
         """Successors never change; what is forgotten is told again by the next ticket."""
         for step_key, successors in following.items():
             self._successors[(digest, step_key)] = successors
-        while len(self._successors) > _REMEMBERED:
+        while len(self._successors) > REMEMBERED:
             self._successors.popitem(last=False)
 
     def deposed(self, shards: Collection[int]) -> None:
@@ -382,14 +358,28 @@ class Book:
                 self.admit(ready)
 
     def see_worker(self, heard: Heard) -> None:
-        """A worker process was heard of."""
-        known = self.workers.get((heard.tenant, heard.worker_id))
+        """A worker process was heard of. One that signed off and claims again is new."""
+        name = (heard.tenant, heard.worker_id)
+        if heard.handlers:
+            self.left.pop(name, None)
+        elif name in self.left:
+            return
+        known = self.workers.get(name)
         if known is not None and not heard.handlers:
             known.seen_ms = heard.seen_ms
             return
         heard.fleet = heard.fleet or (known is not None and known.fleet)  # one name for both: shown to fewer people
-        self.workers[(heard.tenant, heard.worker_id)] = heard
+        self.workers[name] = heard
         if heard.resources and heard.fleet and (known is None or known.resources != heard.resources):
+            self.usage.declared()
+
+    def worker_left(self, tenant: str, worker_id: str, now_ms: int, *, last: bool) -> None:
+        """A worker process claims nothing more; `last`: it has nothing left that beats."""
+        name = (tenant, worker_id)
+        gone = self.workers.pop(name, None)
+        if last or name not in self.left:
+            self.left[name] = now_ms
+        if gone is not None and gone.resources and gone.fleet:
             self.usage.declared()
 
     def capacity(self) -> Capacity:

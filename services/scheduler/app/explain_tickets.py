@@ -155,7 +155,8 @@ class Explainer:
 
     def _carriers(self, seen: Sequence[WorkerRow], since_ms: int) -> list[Carrier]:
         """Workers by memory and by the table: a leader of this very second has not heard of all."""
-        known: dict[tuple[str, str], WorkerRow] = {(row.owner, row.worker_id): row for row in seen}
+        rows = {(row.owner, row.worker_id): row for row in seen}
+        known: dict[tuple[str, str], WorkerRow] = {name: row for name, row in rows.items() if name not in self._book.left}
         for heard in self._book.workers.values():
             if heard.seen_ms >= since_ms and heard.handlers:
                 told = heard.handlers, heard.capabilities, heard.fleet, heard.resources

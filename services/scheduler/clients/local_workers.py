@@ -79,11 +79,14 @@ class LocalWorkers:
         granted = await self._desk.claim(translate.claim(request, who, self._claim_limit_bytes), wait_ms)
         return [translate.lease(item) for item in granted]
 
-    def heartbeat(self, worker_id: str, beats: Sequence[pb.Heartbeat], who: Asker) -> list[pb.HeartbeatResult]:
+    def heartbeat(
+        self, worker_id: str, beats: Sequence[pb.Heartbeat], who: Asker, *, leaving: bool
+    ) -> list[pb.HeartbeatResult]:
         """Answers from memory."""
         translate.name(worker_id, "worker_id")
         said = [translate.beat(item) for item in beats]
-        return [translate.beat_result(item) for item in beat_attempts(self._ports, self._book, worker_id, who, said)]
+        answers = beat_attempts(self._ports, self._book, worker_id, who, said, leaving=leaving)
+        return [translate.beat_result(item) for item in answers]
 
     async def complete(self, items: Sequence[tuple[Holder, pb.Completion]]) -> list[pb.CompletionResult]:
         """Ends of attempts."""

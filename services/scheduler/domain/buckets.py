@@ -100,11 +100,28 @@ class Allowance:
             self._level[name] -= units
 
     def wait_ms(self, tenant: str, view: View, wants: Wants = ()) -> int:
-        """How long until the bucket has enough, if nobody takes anything meanwhile."""
+        """How long until the bucket has enough, if nobody takes anything meanwhile; at most `LONGEST_WAIT_MS` is told."""
+        fills_ms = self._fills_ms(tenant, view, wants)
+        return LONGEST_WAIT_MS if fills_ms is None else min(LONGEST_WAIT_MS, fills_ms)
+
+    def slowest(self, tenant: str, calls: Sequence[str], wants: Wants = ()) -> tuple[str, int | None]:
+        """Of the buckets that have too little for these calls, the one that takes longest, and how long, however long that is;
+        None where it never has enough as it is set up. No name where all have enough."""
+        found: tuple[str, int | None] = ("", 0)
+        for view in (view for call in calls for view in self._before.get(call, ())):
+            fills_ms = self._fills_ms(tenant, view, wants)
+            if fills_ms is None and self._level[view.name] < needed(tenant, view, wants):
+                return view.name, None
+            if fills_ms is not None and found[1] is not None and fills_ms > found[1]:
+                found = view.name, fills_ms
+        return found
+
+    def _fills_ms(self, tenant: str, view: View, wants: Wants) -> int | None:
+        """How long until it has enough, however long; None where it never has."""
         wanted = needed(tenant, view, wants)
         if view.per_minute <= 0 or wanted > view.capacity:
-            return LONGEST_WAIT_MS
-        return min(LONGEST_WAIT_MS, max(0, math.ceil((wanted - self._level[view.name]) * 60_000 / view.per_minute)))
+            return None
+        return max(0, math.ceil((wanted - self._level[view.name]) * 60_000 / view.per_minute))
 
 
 def everything(calls: Sequence[str], wants: Wants) -> Sequence[str]:

@@ -127,6 +127,10 @@ class Explained:
 
     blockers: Sequence[Blocker]
     position: Position | None
+    dry: str = ""
+    """The bucket that keeps it back longest."""
+    fills_ms: int | None = 0
+    """How long that takes to have enough, if nobody takes anything meanwhile; None: it never has."""
 
 
 def explain(ticket: Candidate, holds: Sequence[Hold], snapshot: Snapshot) -> Explained:
@@ -143,6 +147,7 @@ def explain(ticket: Candidate, holds: Sequence[Hold], snapshot: Snapshot) -> Exp
             return Explained((), position)
         blockers += _competition(ticket, snapshot, played, len(fitting))
         blockers += _order(ticket, position)
+        return Explained(blockers, position, *snapshot.standing.allowance.slowest(line.tenant, line.calls, line.wants))
     return Explained(blockers, position)
 
 

@@ -82,6 +82,11 @@ class SchedulerStore(SchedulerDatabase):
         if workers:
             await self._db.fetch(_Q.put_workers, *(list(column) for column in zip(*workers, strict=True)))
 
+    async def leave_workers(self, workers: Sequence[tuple[str, str, int]]) -> None:
+        """Workers (tenant, name, when) that claim nothing more."""
+        if workers:
+            await self._db.fetch(_Q.leave_workers, *(list(column) for column in zip(*workers, strict=True)))
+
     async def forget_workers(self, before_ms: int) -> None:
         """Not seen for long."""
         await self._db.fetch(_Q.forget_workers, before_ms)

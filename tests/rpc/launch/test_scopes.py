@@ -10,7 +10,7 @@ from runway.launch.v1 import scope_service_pb2_grpc
 from libs.kernel.epochs import incarnation_of, make_epoch
 from libs.kernel.refusal import Reason, Refusal, unreachable
 from libs.rpc.status import refusal_of
-from libs.testkit.hosts import service_channel
+from libs.testkit.hosts import make_key, make_project, service_channel
 from libs.testkit.waiting import wait_until
 from tests.rpc.launch.test_promotion import POINTS, Installation, answered, before, installation
 from tests.rpc.launch.test_run_life import Bench, bench
@@ -104,6 +104,16 @@ async def test_a_dry_run_says_what_it_would_stop_and_changes_nothing(bench: Benc
     assert not (await stop(bench, PROVIDER, "openai", dry_run=True)).extent.HasField("active_runs")
     assert not any(raised(bench, point) for point in POINTS)
     assert not (await ask(bench, "ListScopes", pb.ListScopesRequest(released=True))).scopes
+
+
+@pytest.mark.requirement("sched.switch")
+async def test_a_project_that_was_made_and_never_used_is_stopped_as_any_other(bench: Bench) -> None:
+    await make_project(bench.host, await make_key(bench.host, scopes=("admin",)), "fresh")
+    assert (await stop(bench, PROJECT, "acme/fresh")).scope.mode == 2
+    assert (await stop(bench, PROJECT, "acme/default")).scope.mode == 2, "every tenant has it"
+    with pytest.raises(Refusal) as no:
+        await stop(bench, PROJECT, "nobody/default")
+    assert no.value.reason is Reason.NOT_FOUND
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ from runway.internal.gateway.v1 import gateway_internal_pb2 as gw
 from libs.testkit.waiting import wait_until
 from tests.rpc.scheduler.calls import claim, complete
 from tests.rpc.scheduler.harness import Replica, World
+from tests.rpc.scheduler.test_explain_leaders import ask, codes
 from tests.rpc.scheduler.test_shares import many
 
 
@@ -49,6 +50,31 @@ async def test_a_ticket_whose_bucket_is_empty_waits_as_a_ticket_and_others_pass(
     await seen(world, replica)  # the bucket was taken away: who waits is given what waits, without coming again
     async with asyncio.timeout(5):
         assert len(await waiting) == 4
+
+
+@pytest.mark.requirement("run.explain")
+@pytest.mark.parametrize("per_minute", [0.5, 0.0])
+async def test_an_estimate_is_never_before_its_bucket_has_enough(world: World, replica: Replica, per_minute: float) -> None:
+    await seen(world, replica, view(3, per_minute=per_minute))
+    runs = await many(world, replica, 4, tools=["t"])
+    worker = replica.worker()
+    granted = {lease.run_id for lease in await claim(worker, slots=3)}
+    waiting = asyncio.create_task(claim(worker, slots=1, wait_ms=20_000))
+    (left,) = [run for run in runs if str(run) not in granted]
+    now_ms = replica.book.clock.now_ms()
+
+    async def kept_back() -> bool:
+        return codes((await ask(replica, left))[0]) == ["BUCKET_EMPTY"]
+
+    await wait_until(kept_back, 5.0, what="a ticket that waits for its bucket alone")
+    (told,) = await ask(replica, left)
+    waiting.cancel()
+    await asyncio.gather(waiting, return_exceptions=True)
+    if per_minute:  # two minutes for one call, though three were granted in the last minute
+        assert told.estimate.at.ToMilliseconds() >= now_ms + 110_000
+        assert "tool t (calls) has enough in 1" in told.estimate.basis
+    else:
+        assert not told.HasField("estimate"), "it never has enough"
 
 
 @pytest.mark.requirement("sched.buckets")

@@ -9,8 +9,14 @@ from typing import Any
 import grpc
 import pytest
 from google.protobuf.duration_pb2 import Duration
+from runway.launch.v1 import (
+    admin_service_pb2,
+    admin_service_pb2_grpc,
+    key_service_pb2_grpc,
+    project_service_pb2_grpc,
+    scope_service_pb2_grpc,
+)
 from runway.launch.v1 import key_service_pb2 as ke
-from runway.launch.v1 import key_service_pb2_grpc, project_service_pb2_grpc, scope_service_pb2_grpc
 from runway.launch.v1 import launch_service_pb2 as pb
 from runway.launch.v1 import project_service_pb2 as pr
 from runway.launch.v1 import scope_service_pb2 as so
@@ -121,6 +127,12 @@ async def test_keys_expire_are_bound_to_projects_and_do_what_their_roles_say(ben
                 while True:
                     await auditor.get(run.run_id)
                     await asyncio.sleep(0.05)
+        with pytest.raises(NotFound) as unknown:
+            await ours.ask(ours.keys.CreateKey, ke.CreateKeyRequest(roles=["admin"], project="web"))
+        assert (unknown.value.field, "runway project create web" in unknown.value.remedy) == ("project", True)
+        common = await ours.ask(ours.keys.CreateKey, ke.CreateKeyRequest(roles=["auditor"], project="default"))
+        assert common.key.project == "default", "every tenant has it"
+        await ours.ask(ours.projects.CreateProject, pr.CreateProjectRequest(project="web"))
         bound = await ours.ask(ours.keys.CreateKey, ke.CreateKeyRequest(roles=["admin"], project="web"))
         async with room(bench, bound.api_key) as web:
             with pytest.raises(NotFound):
@@ -134,6 +146,19 @@ async def test_keys_expire_are_bound_to_projects_and_do_what_their_roles_say(ben
                 await web.ask(web.projects.SuspendProject, pr.SuspendProjectRequest(project="default", reason="r"))
         with pytest.raises(RunwayError, match="lasts"):
             await ours.ask(ours.keys.CreateKey, ke.CreateKeyRequest(roles=["admin"], lasts=Duration(seconds=0)))
+
+
+@pytest.mark.requirement("sec.tenant")
+async def test_keys_that_who_runs_the_installation_makes_are_of_what_is_there_too(bench: Bench) -> None:
+    await make_key(bench.host)
+    async with service_channel(bench.host) as channel:
+        admin = admin_service_pb2_grpc.AdminServiceStub(channel)
+        for tenant, project, field in (("acme", "nope", "project"), ("nobody", "", "")):
+            request = admin_service_pb2.CreateApiKeyRequest(tenant=tenant, project=project, scopes=["worker"], name="n")
+            with pytest.raises(grpc.aio.AioRpcError) as no:
+                await admin.CreateApiKey(request)
+            refused = error_of(no.value)
+            assert (type(refused), refused.field) == (NotFound, field)
 
 
 @pytest.mark.requirement("sec.tenant")

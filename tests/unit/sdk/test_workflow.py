@@ -6,9 +6,9 @@ import pytest
 from pydantic import BaseModel
 from runway.launch.v1 import workflow_pb2
 from runway_sdk import Context, InvalidRequest, Retry, StepFailed, ToolFailed, WorkflowError, step, workflow
+from runway_sdk.arguments import arguments_of
 from runway_sdk.reporting import failure_of
 from runway_sdk.values import from_value, to_value
-from runway_sdk.worker import _arguments
 
 
 class Order(BaseModel):
@@ -58,10 +58,10 @@ def test_parameters_name_edges_and_contracts_travel() -> None:
 
 def test_arguments_are_validated_and_optional_ones_may_be_missing() -> None:
     given = {"run": {"item": "tea", "pieces": 3}, "steps": {"audit-all": ["x"]}}
-    arguments = _arguments(last, given)
+    arguments = arguments_of(last, given)
     assert arguments == {"run": Order(item="tea", pieces=3), "audit_all": ["x"]}
     with pytest.raises(ValueError, match="valid integer"):
-        _arguments(first, {"run": {"item": "tea", "pieces": "many"}})
+        arguments_of(first, {"run": {"item": "tea", "pieces": "many"}})
 
 
 def test_a_step_is_still_a_function() -> None:

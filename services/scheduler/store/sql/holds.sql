@@ -66,10 +66,10 @@ SELECT m.shard_id, m.from_member, m.to_member, $4, $5, $6
 SELECT shard_id, authority_epoch & ((1::bigint << 40) - 1) AS revision FROM shard;
 
 -- name: read_extent
--- What a hold stops: by shard ($1 >= 0), tenant, project, handler, worker, each where it is given; and workers seen since $6.
+-- What a hold stops: by shard ($1 >= 0), tenant, project, handler, worker, each where it is given; and workers seen since $6 that have not signed off.
 SELECT count(*) FILTER (WHERE t.state = 1 AND $5 = '') AS queued, count(*) FILTER (WHERE t.state = 2) AS live,
        (SELECT count(*) FROM worker AS w
-         WHERE w.seen_ms >= $6 AND $1 < 0 AND ($2 = '' OR w.tenant = $2) AND ($3 = '' OR w.project IN ('', $3))
+         WHERE w.seen_ms >= $6 AND w.seen_ms > w.left_ms AND $1 < 0 AND ($2 = '' OR w.tenant = $2) AND ($3 = '' OR w.project IN ('', $3))
            AND ($4 = '' OR $4 = ANY (string_to_array(w.handlers, E'\n'))) AND ($5 = '' OR w.worker_id = $5)) AS workers,
        (SELECT count(*) FROM worker AS w
          WHERE $1 < 0 AND ($2 = '' OR w.tenant = $2) AND ($3 = '' OR w.project = $3)
@@ -80,9 +80,9 @@ SELECT count(*) FILTER (WHERE t.state = 1 AND $5 = '') AS queued, count(*) FILTE
    AND ($4::text = '' OR t.handler = $4) AND ($5::text = '' OR t.worker_id = $5);
 
 -- name: read_queues
--- What waits and what is live, by tenant, project and handler, after a name; workers seen since $7 that carry it.
+-- What waits and what is live, by tenant, project and handler, after a name; workers seen since $7 that carry it and have not signed off.
 SELECT q.*, (SELECT count(*) FROM worker AS w
-              WHERE w.seen_ms >= $7 AND (w.fleet OR w.tenant = q.tenant AND w.project IN ('', q.project))
+              WHERE w.seen_ms >= $7 AND w.seen_ms > w.left_ms AND (w.fleet OR w.tenant = q.tenant AND w.project IN ('', q.project))
                 AND q.handler = ANY (string_to_array(w.handlers, E'\n'))) AS workers
   FROM (SELECT t.tenant, t.project, t.handler, count(*) FILTER (WHERE t.state = 1) AS waiting,
                coalesce(min(t.enqueued_ms) FILTER (WHERE t.state = 1), 0) AS oldest_ms,

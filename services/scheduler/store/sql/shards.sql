@@ -66,24 +66,33 @@ ON CONFLICT (tenant, worker_id) DO UPDATE
        seen_ms = greatest(w.seen_ms, excluded.seen_ms),
        fleet = w.fleet OR excluded.fleet;
 
+-- name: leave_workers
+-- Workers that claim nothing more, whatever is still written down of them.
+UPDATE worker AS w SET left_ms = greatest(w.seen_ms, gone.at_ms)
+  FROM (SELECT a.tenant, a.worker_id, a.at_ms FROM unnest($1::text[], $2::text[], $3::bigint[]) AS a(tenant, worker_id, at_ms)
+          JOIN worker AS o USING (tenant, worker_id) ORDER BY 1, 2 FOR NO KEY UPDATE OF o) AS gone
+ WHERE w.tenant = gone.tenant AND w.worker_id = gone.worker_id;
+
 -- name: forget_workers
 -- Not seen for long.
 DELETE FROM worker WHERE seen_ms < $1;
 
 -- name: read_workers
--- Workers of a tenant (and project, where one is given), by name, with their live leases. Those of its fleet carry handlers of other
--- tenants: they come only where $5 says so.
-SELECT w.worker_id, w.handlers, w.capabilities, w.seen_ms, w.fleet, w.resources,
-       (SELECT count(*) FROM ticket AS t
-         WHERE t.open AND t.state = 2 AND t.worker_id = w.worker_id
-           AND CASE WHEN t.fleet = '' THEN t.tenant ELSE t.fleet END = w.tenant) AS live
-  FROM worker AS w
+-- Workers of a tenant (and project, where one is given), by name, with their live leases; those that signed off while any is left.
+-- Those of its fleet carry handlers of other tenants: they come only where $5 says so.
+SELECT w.worker_id, w.handlers, w.capabilities, w.seen_ms, w.fleet, w.resources, w.seen_ms <= w.left_ms AS leaving, l.live
+  FROM worker AS w,
+       LATERAL (SELECT count(*) AS live FROM ticket AS t
+                 WHERE t.open AND t.state = 2 AND t.worker_id = w.worker_id
+                   AND CASE WHEN t.fleet = '' THEN t.tenant ELSE t.fleet END = w.tenant) AS l
  WHERE w.tenant = $1 AND ($2 = '' OR w.project = $2 OR w.project = '') AND w.worker_id > $3 AND (NOT w.fleet OR $5)
+   AND (w.seen_ms > w.left_ms OR l.live > 0)
  ORDER BY w.worker_id LIMIT $4;
 
 -- name: read_carried
--- Handlers that workers seen since $1 carry.
-SELECT DISTINCT handler FROM worker AS w, LATERAL string_to_table(w.handlers, E'\n') AS handler WHERE w.seen_ms >= $1;
+-- Handlers that workers seen since $1 carry, but for those that signed off.
+SELECT DISTINCT handler FROM worker AS w, LATERAL string_to_table(w.handlers, E'\n') AS handler
+ WHERE w.seen_ms >= $1 AND w.seen_ms > w.left_ms;
 
 -- name: forget_runs
 -- What is left of closed runs older than an id (ids begin with their time), without open tickets. A gate that is missing is

@@ -23,12 +23,13 @@ _sym_db = _symbol_database.Default()
 
 
 from buf.validate import validate_pb2 as buf_dot_validate_dot_validate__pb2
+from google.protobuf import duration_pb2 as google_dot_protobuf_dot_duration__pb2
 from google.protobuf import timestamp_pb2 as google_dot_protobuf_dot_timestamp__pb2
 from runway.common.v1 import common_pb2 as runway_dot_common_dot_v1_dot_common__pb2
 from runway.common.v1 import policy_pb2 as runway_dot_common_dot_v1_dot_policy__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n+runway/scheduler/v1/scheduler_service.proto\x12\x13runway.scheduler.v1\x1a\x1b\x62uf/validate/validate.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1drunway/common/v1/common.proto\x1a\x1drunway/common/v1/policy.proto\"\xc3\x01\n\x05Shard\x12\x10\n\x08shard_id\x18\x01 \x01(\x05\x12\x17\n\x0f\x61uthority_epoch\x18\x02 \x01(\x03\x12\x0e\n\x06leader\x18\x03 \x01(\t\x12\x0f\n\x07\x61\x64\x64ress\x18\x04 \x01(\t\x12\x15\n\rready_tickets\x18\x05 \x01(\x05\x12\x13\n\x0blive_leases\x18\x06 \x01(\x05\x12\x30\n\x0c\x63onfirmed_at\x18\x07 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x10\n\x08led_here\x18\x08 \x01(\x08\"\x13\n\x11ListShardsRequest\"@\n\x12ListShardsResponse\x12*\n\x06shards\x18\x01 \x03(\x0b\x32\x1a.runway.scheduler.v1.Shard\"\x87\x02\n\x06Worker\x12\x11\n\tworker_id\x18\x01 \x01(\t\x12\x10\n\x08handlers\x18\x02 \x03(\t\x12\x14\n\x0c\x63\x61pabilities\x18\x03 \x03(\t\x12\x13\n\x0blive_leases\x18\x04 \x01(\x05\x12-\n\tlast_seen\x18\x05 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\r\n\x05\x66leet\x18\x06 \x01(\x08\x12=\n\tresources\x18\x07 \x03(\x0b\x32*.runway.scheduler.v1.Worker.ResourcesEntry\x1a\x30\n\x0eResourcesEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x03:\x02\x38\x01\"Q\n\x12ListWorkersRequest\x12\x1d\n\tpage_size\x18\x01 \x01(\x05\x42\n\xbaH\x07\x1a\x05\x18\xf4\x03(\x00\x12\x1c\n\npage_token\x18\x02 \x01(\tB\x08\xbaH\x05r\x03\x18\xc8\x01\"\\\n\x13ListWorkersResponse\x12,\n\x07workers\x18\x01 \x03(\x0b\x32\x1b.runway.scheduler.v1.Worker\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"\xc3\x02\n\x07\x41ttempt\x12\x10\n\x08step_key\x18\x01 \x01(\t\x12\x12\n\nattempt_id\x18\x02 \x01(\t\x12\x16\n\x0e\x61ttempt_number\x18\x03 \x01(\x05\x12\x30\n\x05state\x18\x04 \x01(\x0e\x32!.runway.scheduler.v1.AttemptState\x12\x11\n\tworker_id\x18\x05 \x01(\t\x12\x17\n\x0f\x61uthority_epoch\x18\x06 \x01(\x03\x12\x13\n\x0blease_epoch\x18\x07 \x01(\x03\x12-\n\tleased_at\x18\x08 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12,\n\x08\x65nded_at\x18\t \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12*\n\x07\x66\x61ilure\x18\n \x01(\x0b\x32\x19.runway.common.v1.Failure\"l\n\x13ListAttemptsRequest\x12\x18\n\x06run_id\x18\x01 \x01(\tB\x08\xbaH\x05r\x03\xb0\x01\x01\x12\x1d\n\tpage_size\x18\x02 \x01(\x05\x42\n\xbaH\x07\x1a\x05\x18\xe8\x07(\x00\x12\x1c\n\npage_token\x18\x03 \x01(\tB\x08\xbaH\x05r\x03\x18\xc8\x01\"_\n\x14ListAttemptsResponse\x12.\n\x08\x61ttempts\x18\x01 \x03(\x0b\x32\x1c.runway.scheduler.v1.Attempt\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t*\xa3\x02\n\x0c\x41ttemptState\x12\x1d\n\x19\x41TTEMPT_STATE_UNSPECIFIED\x10\x00\x12\x18\n\x14\x41TTEMPT_STATE_LEASED\x10\x01\x12\x19\n\x15\x41TTEMPT_STATE_RUNNING\x10\x02\x12\x1b\n\x17\x41TTEMPT_STATE_SUCCEEDED\x10\x03\x12\x18\n\x14\x41TTEMPT_STATE_FAILED\x10\x04\x12\x19\n\x15\x41TTEMPT_STATE_YIELDED\x10\x05\x12\x1b\n\x17\x41TTEMPT_STATE_TIMED_OUT\x10\x06\x12\x1b\n\x17\x41TTEMPT_STATE_CANCELLED\x10\x07\x12\x16\n\x12\x41TTEMPT_STATE_LOST\x10\x08\x12\x1b\n\x17\x41TTEMPT_STATE_UNCERTAIN\x10\t2\x8f\x04\n\x10SchedulerService\x12\xa5\x01\n\nListShards\x12&.runway.scheduler.v1.ListShardsRequest\x1a\'.runway.scheduler.v1.ListShardsResponse\"F\xa8\xbb\x18\x02\xb0\xbb\x18\x02\xb8\xbb\x18\x01\xca\xbb\x18\x05\x61\x64min\xca\xbb\x18\nautomation\xca\xbb\x18\x08reviewer\xca\xbb\x18\x08operator\xca\xbb\x18\x07\x61uditor\x12\xa8\x01\n\x0bListWorkers\x12\'.runway.scheduler.v1.ListWorkersRequest\x1a(.runway.scheduler.v1.ListWorkersResponse\"F\xa8\xbb\x18\x02\xb0\xbb\x18\x02\xb8\xbb\x18\x01\xca\xbb\x18\x05\x61\x64min\xca\xbb\x18\nautomation\xca\xbb\x18\x08reviewer\xca\xbb\x18\x08operator\xca\xbb\x18\x07\x61uditor\x12\xa7\x01\n\x0cListAttempts\x12(.runway.scheduler.v1.ListAttemptsRequest\x1a).runway.scheduler.v1.ListAttemptsResponse\"B\xa8\xbb\x18\x02\xb8\xbb\x18\x01\xca\xbb\x18\x05\x61\x64min\xca\xbb\x18\nautomation\xca\xbb\x18\x08reviewer\xca\xbb\x18\x08operator\xca\xbb\x18\x07\x61uditorb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n+runway/scheduler/v1/scheduler_service.proto\x12\x13runway.scheduler.v1\x1a\x1b\x62uf/validate/validate.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1drunway/common/v1/common.proto\x1a\x1drunway/common/v1/policy.proto\"\xc3\x01\n\x05Shard\x12\x10\n\x08shard_id\x18\x01 \x01(\x05\x12\x17\n\x0f\x61uthority_epoch\x18\x02 \x01(\x03\x12\x0e\n\x06leader\x18\x03 \x01(\t\x12\x0f\n\x07\x61\x64\x64ress\x18\x04 \x01(\t\x12\x15\n\rready_tickets\x18\x05 \x01(\x05\x12\x13\n\x0blive_leases\x18\x06 \x01(\x05\x12\x30\n\x0c\x63onfirmed_at\x18\x07 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x10\n\x08led_here\x18\x08 \x01(\x08\"\x13\n\x11ListShardsRequest\"@\n\x12ListShardsResponse\x12*\n\x06shards\x18\x01 \x03(\x0b\x32\x1a.runway.scheduler.v1.Shard\"\xc7\x02\n\x06Worker\x12\x11\n\tworker_id\x18\x01 \x01(\t\x12\x10\n\x08handlers\x18\x02 \x03(\t\x12\x14\n\x0c\x63\x61pabilities\x18\x03 \x03(\t\x12\x13\n\x0blive_leases\x18\x04 \x01(\x05\x12-\n\tlast_seen\x18\x05 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\r\n\x05\x66leet\x18\x06 \x01(\x08\x12=\n\tresources\x18\x07 \x03(\x0b\x32*.runway.scheduler.v1.Worker.ResourcesEntry\x12\x0f\n\x07leaving\x18\x08 \x01(\x08\x12-\n\nsilent_for\x18\t \x01(\x0b\x32\x19.google.protobuf.Duration\x1a\x30\n\x0eResourcesEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x03:\x02\x38\x01\"Q\n\x12ListWorkersRequest\x12\x1d\n\tpage_size\x18\x01 \x01(\x05\x42\n\xbaH\x07\x1a\x05\x18\xf4\x03(\x00\x12\x1c\n\npage_token\x18\x02 \x01(\tB\x08\xbaH\x05r\x03\x18\xc8\x01\"\\\n\x13ListWorkersResponse\x12,\n\x07workers\x18\x01 \x03(\x0b\x32\x1b.runway.scheduler.v1.Worker\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"\xc3\x02\n\x07\x41ttempt\x12\x10\n\x08step_key\x18\x01 \x01(\t\x12\x12\n\nattempt_id\x18\x02 \x01(\t\x12\x16\n\x0e\x61ttempt_number\x18\x03 \x01(\x05\x12\x30\n\x05state\x18\x04 \x01(\x0e\x32!.runway.scheduler.v1.AttemptState\x12\x11\n\tworker_id\x18\x05 \x01(\t\x12\x17\n\x0f\x61uthority_epoch\x18\x06 \x01(\x03\x12\x13\n\x0blease_epoch\x18\x07 \x01(\x03\x12-\n\tleased_at\x18\x08 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12,\n\x08\x65nded_at\x18\t \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12*\n\x07\x66\x61ilure\x18\n \x01(\x0b\x32\x19.runway.common.v1.Failure\"l\n\x13ListAttemptsRequest\x12\x18\n\x06run_id\x18\x01 \x01(\tB\x08\xbaH\x05r\x03\xb0\x01\x01\x12\x1d\n\tpage_size\x18\x02 \x01(\x05\x42\n\xbaH\x07\x1a\x05\x18\xe8\x07(\x00\x12\x1c\n\npage_token\x18\x03 \x01(\tB\x08\xbaH\x05r\x03\x18\xc8\x01\"_\n\x14ListAttemptsResponse\x12.\n\x08\x61ttempts\x18\x01 \x03(\x0b\x32\x1c.runway.scheduler.v1.Attempt\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t*\xa3\x02\n\x0c\x41ttemptState\x12\x1d\n\x19\x41TTEMPT_STATE_UNSPECIFIED\x10\x00\x12\x18\n\x14\x41TTEMPT_STATE_LEASED\x10\x01\x12\x19\n\x15\x41TTEMPT_STATE_RUNNING\x10\x02\x12\x1b\n\x17\x41TTEMPT_STATE_SUCCEEDED\x10\x03\x12\x18\n\x14\x41TTEMPT_STATE_FAILED\x10\x04\x12\x19\n\x15\x41TTEMPT_STATE_YIELDED\x10\x05\x12\x1b\n\x17\x41TTEMPT_STATE_TIMED_OUT\x10\x06\x12\x1b\n\x17\x41TTEMPT_STATE_CANCELLED\x10\x07\x12\x16\n\x12\x41TTEMPT_STATE_LOST\x10\x08\x12\x1b\n\x17\x41TTEMPT_STATE_UNCERTAIN\x10\t2\x8f\x04\n\x10SchedulerService\x12\xa5\x01\n\nListShards\x12&.runway.scheduler.v1.ListShardsRequest\x1a\'.runway.scheduler.v1.ListShardsResponse\"F\xa8\xbb\x18\x02\xb0\xbb\x18\x02\xb8\xbb\x18\x01\xca\xbb\x18\x05\x61\x64min\xca\xbb\x18\nautomation\xca\xbb\x18\x08reviewer\xca\xbb\x18\x08operator\xca\xbb\x18\x07\x61uditor\x12\xa8\x01\n\x0bListWorkers\x12\'.runway.scheduler.v1.ListWorkersRequest\x1a(.runway.scheduler.v1.ListWorkersResponse\"F\xa8\xbb\x18\x02\xb0\xbb\x18\x02\xb8\xbb\x18\x01\xca\xbb\x18\x05\x61\x64min\xca\xbb\x18\nautomation\xca\xbb\x18\x08reviewer\xca\xbb\x18\x08operator\xca\xbb\x18\x07\x61uditor\x12\xa7\x01\n\x0cListAttempts\x12(.runway.scheduler.v1.ListAttemptsRequest\x1a).runway.scheduler.v1.ListAttemptsResponse\"B\xa8\xbb\x18\x02\xb8\xbb\x18\x01\xca\xbb\x18\x05\x61\x64min\xca\xbb\x18\nautomation\xca\xbb\x18\x08reviewer\xca\xbb\x18\x08operator\xca\xbb\x18\x07\x61uditorb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -53,28 +54,28 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_SCHEDULERSERVICE'].methods_by_name['ListWorkers']._serialized_options = b'\250\273\030\002\260\273\030\002\270\273\030\001\312\273\030\005admin\312\273\030\nautomation\312\273\030\010reviewer\312\273\030\010operator\312\273\030\007auditor'
   _globals['_SCHEDULERSERVICE'].methods_by_name['ListAttempts']._loaded_options = None
   _globals['_SCHEDULERSERVICE'].methods_by_name['ListAttempts']._serialized_options = b'\250\273\030\002\270\273\030\001\312\273\030\005admin\312\273\030\nautomation\312\273\030\010reviewer\312\273\030\010operator\312\273\030\007auditor'
-  _globals['_ATTEMPTSTATE']._serialized_start=1454
-  _globals['_ATTEMPTSTATE']._serialized_end=1745
-  _globals['_SHARD']._serialized_start=193
-  _globals['_SHARD']._serialized_end=388
-  _globals['_LISTSHARDSREQUEST']._serialized_start=390
-  _globals['_LISTSHARDSREQUEST']._serialized_end=409
-  _globals['_LISTSHARDSRESPONSE']._serialized_start=411
-  _globals['_LISTSHARDSRESPONSE']._serialized_end=475
-  _globals['_WORKER']._serialized_start=478
-  _globals['_WORKER']._serialized_end=741
-  _globals['_WORKER_RESOURCESENTRY']._serialized_start=693
-  _globals['_WORKER_RESOURCESENTRY']._serialized_end=741
-  _globals['_LISTWORKERSREQUEST']._serialized_start=743
-  _globals['_LISTWORKERSREQUEST']._serialized_end=824
-  _globals['_LISTWORKERSRESPONSE']._serialized_start=826
-  _globals['_LISTWORKERSRESPONSE']._serialized_end=918
-  _globals['_ATTEMPT']._serialized_start=921
-  _globals['_ATTEMPT']._serialized_end=1244
-  _globals['_LISTATTEMPTSREQUEST']._serialized_start=1246
-  _globals['_LISTATTEMPTSREQUEST']._serialized_end=1354
-  _globals['_LISTATTEMPTSRESPONSE']._serialized_start=1356
-  _globals['_LISTATTEMPTSRESPONSE']._serialized_end=1451
-  _globals['_SCHEDULERSERVICE']._serialized_start=1748
-  _globals['_SCHEDULERSERVICE']._serialized_end=2275
+  _globals['_ATTEMPTSTATE']._serialized_start=1550
+  _globals['_ATTEMPTSTATE']._serialized_end=1841
+  _globals['_SHARD']._serialized_start=225
+  _globals['_SHARD']._serialized_end=420
+  _globals['_LISTSHARDSREQUEST']._serialized_start=422
+  _globals['_LISTSHARDSREQUEST']._serialized_end=441
+  _globals['_LISTSHARDSRESPONSE']._serialized_start=443
+  _globals['_LISTSHARDSRESPONSE']._serialized_end=507
+  _globals['_WORKER']._serialized_start=510
+  _globals['_WORKER']._serialized_end=837
+  _globals['_WORKER_RESOURCESENTRY']._serialized_start=789
+  _globals['_WORKER_RESOURCESENTRY']._serialized_end=837
+  _globals['_LISTWORKERSREQUEST']._serialized_start=839
+  _globals['_LISTWORKERSREQUEST']._serialized_end=920
+  _globals['_LISTWORKERSRESPONSE']._serialized_start=922
+  _globals['_LISTWORKERSRESPONSE']._serialized_end=1014
+  _globals['_ATTEMPT']._serialized_start=1017
+  _globals['_ATTEMPT']._serialized_end=1340
+  _globals['_LISTATTEMPTSREQUEST']._serialized_start=1342
+  _globals['_LISTATTEMPTSREQUEST']._serialized_end=1450
+  _globals['_LISTATTEMPTSRESPONSE']._serialized_start=1452
+  _globals['_LISTATTEMPTSRESPONSE']._serialized_end=1547
+  _globals['_SCHEDULERSERVICE']._serialized_start=1844
+  _globals['_SCHEDULERSERVICE']._serialized_end=2371
 # @@protoc_insertion_point(module_scope)

@@ -6,6 +6,7 @@ What people ask the scheduler: shards, workers, attempts."""
 import builtins
 import collections.abc
 import google.protobuf.descriptor
+import google.protobuf.duration_pb2
 import google.protobuf.internal.containers
 import google.protobuf.internal.enum_type_wrapper
 import google.protobuf.message
@@ -187,12 +188,16 @@ class Worker(google.protobuf.message.Message):
     LAST_SEEN_FIELD_NUMBER: builtins.int
     FLEET_FIELD_NUMBER: builtins.int
     RESOURCES_FIELD_NUMBER: builtins.int
+    LEAVING_FIELD_NUMBER: builtins.int
+    SILENT_FOR_FIELD_NUMBER: builtins.int
     worker_id: builtins.str
     """Its name."""
     live_leases: builtins.int
     """Leases it holds."""
     fleet: builtins.bool
     """Whether it serves every tenant."""
+    leaving: builtins.bool
+    """Whether it said that it claims nothing more; listed while leases of it live."""
     @property
     def handlers(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
         """Handlers it carries."""
@@ -209,6 +214,10 @@ class Worker(google.protobuf.message.Message):
     def resources(self) -> google.protobuf.internal.containers.ScalarMap[builtins.str, builtins.int]:
         """What it has in all, by name, for steps that declare what they take."""
 
+    @property
+    def silent_for(self) -> google.protobuf.duration_pb2.Duration:
+        """Set where it is taken for dead: for how long nothing was heard of it, of which no lease lives any more."""
+
     def __init__(
         self,
         *,
@@ -219,10 +228,12 @@ class Worker(google.protobuf.message.Message):
         last_seen: google.protobuf.timestamp_pb2.Timestamp | None = ...,
         fleet: builtins.bool = ...,
         resources: collections.abc.Mapping[builtins.str, builtins.int] | None = ...,
+        leaving: builtins.bool = ...,
+        silent_for: google.protobuf.duration_pb2.Duration | None = ...,
     ) -> None: ...
-    _HasFieldArgType: typing_extensions.TypeAlias = typing.Literal["last_seen", b"last_seen"]
+    _HasFieldArgType: typing_extensions.TypeAlias = typing.Literal["last_seen", b"last_seen", "silent_for", b"silent_for"]
     def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
-    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["capabilities", b"capabilities", "fleet", b"fleet", "handlers", b"handlers", "last_seen", b"last_seen", "live_leases", b"live_leases", "resources", b"resources", "worker_id", b"worker_id"]
+    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["capabilities", b"capabilities", "fleet", b"fleet", "handlers", b"handlers", "last_seen", b"last_seen", "leaving", b"leaving", "live_leases", b"live_leases", "resources", b"resources", "silent_for", b"silent_for", "worker_id", b"worker_id"]
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
 
 Global___Worker: typing_extensions.TypeAlias = Worker

@@ -393,8 +393,13 @@ class HeartbeatAttemptsRequest(google.protobuf.message.Message):
 
     WORKER_ID_FIELD_NUMBER: builtins.int
     HEARTBEATS_FIELD_NUMBER: builtins.int
+    LEAVING_FIELD_NUMBER: builtins.int
     worker_id: builtins.str
     """The worker process."""
+    leaving: builtins.bool
+    """The process claims nothing more: it drains, or ends now. It counts as no worker from then on, which is told to people and to
+    nobody else: its leases go on as before. A process that claims under this name again is a new one.
+    """
     @property
     def heartbeats(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___Heartbeat]:
         """At most 10,000."""
@@ -404,8 +409,9 @@ class HeartbeatAttemptsRequest(google.protobuf.message.Message):
         *,
         worker_id: builtins.str = ...,
         heartbeats: collections.abc.Iterable[Global___Heartbeat] | None = ...,
+        leaving: builtins.bool = ...,
     ) -> None: ...
-    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["heartbeats", b"heartbeats", "worker_id", b"worker_id"]
+    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["heartbeats", b"heartbeats", "leaving", b"leaving", "worker_id", b"worker_id"]
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
 
 Global___HeartbeatAttemptsRequest: typing_extensions.TypeAlias = HeartbeatAttemptsRequest
