@@ -50,6 +50,15 @@ def _whole(value: Any) -> Any:
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
+def span(milliseconds: int) -> str:
+    """A length of time, roughly, for people."""
+    seconds = milliseconds // 1000
+    for size, unit in ((86_400, "days"), (3_600, "h"), (60, "min")):
+        if seconds >= 2 * size:
+            return f"{seconds // size} {unit}"
+    return f"{seconds} s"
+
+
 def show_rows(rows: Sequence[Row], columns: Sequence[str], form: Form) -> None:
     """Many things: a table, an array, or a line each. Programs get every field, people the columns."""
     if form is Form.json:

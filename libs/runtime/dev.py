@@ -6,7 +6,8 @@ same addresses where they are free, so that workers find it too.
 
 Can go wrong: a host dies. It is started again at the same addresses, with growing pauses; PostgreSQL and etcd dying ends the
 stack, loudly. Everything started here ends with it, even when it is killed. Two installations never share a folder: the lock is
-taken before anything is read or forgotten.
+taken before anything is read or forgotten. A setting that is wrong is said here, as the host says it, and nothing is tried
+again.
 """
 
 import asyncio
@@ -30,6 +31,7 @@ from libs.migrate import migrate, provision
 from libs.rpc.channels import open_channel
 from libs.runtime.dev_addresses import groups_of, is_free, new_address
 from libs.runtime.service import SERVICES
+from libs.runtime.wrong import WrongSettings, read_line
 
 TENANT = "default"
 ROLES = ("admin", "automation", "reviewer", "operator", "auditor", "worker")
@@ -126,6 +128,9 @@ class DevStack:
         secret = self._kept("service-secret", lambda: secrets.token_urlsafe(32))
         self._environ = self._surroundings(urls, endpoints, secret)
         begun = await asyncio.gather(*(self._spawn(host) for host in self.hosts), return_exceptions=True)
+        wrong = [one for result in begun if isinstance(result, WrongSettings) for one in result.wrong]
+        if wrong:
+            raise WrongSettings(list(dict.fromkeys(wrong)))
         if any(isinstance(result, BaseException) for result in begun):
             await self._elsewhere(urls, endpoints, secret)
         key = await self._key(secret)
@@ -234,6 +239,8 @@ class DevStack:
         assert host.process.stdout is not None
         async with asyncio.timeout(START_TIMEOUT_S):
             line = await host.process.stdout.readline()
+        if (wrong := read_line(line)) is not None:
+            raise wrong
         if not line:
             raise RuntimeError(f"{', '.join(host.services)} did not start; see the log in {self.folder}")
         host.ready.set()
@@ -261,7 +268,7 @@ class DevStack:
             try:
                 await self._spawn(host)
                 pause_s = 0.1
-            except (RuntimeError, OSError) as error:  # a TimeoutError is one
+            except (RuntimeError, WrongSettings, OSError) as error:  # a TimeoutError is one
                 self.say("failed", str(error), services=list(host.services))
 
     async def _key(self, secret: str) -> str:
@@ -366,6 +373,11 @@ async def run_dev(folder: Path, *, fresh: bool, split: Sequence[str], public: st
             await asyncio.wait({ended, broken}, return_when=asyncio.FIRST_COMPLETED)
             code = 1 if broken.done() else 0
             broken.cancel()
+    except WrongSettings as error:
+        for one in error.wrong:
+            facts = {"setting": one.setting, "reason": one.reason, "remedy": one.remedy}
+            stack.say("failed", f"could not start: {one}", error=str(one), **facts)
+        code = 1
     except Exception as error:
         stack.say("failed", f"could not start: {error}", error=str(error))
         code = 1

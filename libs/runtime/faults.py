@@ -19,6 +19,7 @@ import signal
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from libs.runtime.wrong import Wrong, WrongSettings
 from libs.telemetry.logs import get_logger
 
 ACTIONS = ("kill", "pause", "raise")
@@ -44,7 +45,7 @@ def parse_faults(environ: Mapping[str, str]) -> dict[str, _Fault] | None:
         name, _, rest = item.partition("=")
         action, _, charge = rest.partition("@")
         if not name or action not in ACTIONS:
-            raise ValueError(f"RUNWAY_FAULTS: {item!r} is not name=kill|pause|raise[@file]")
+            raise WrongSettings([Wrong("RUNWAY_FAULTS", f"{item!r} is not name=kill|pause|raise[@file]", "unset it")])
         faults[name] = _Fault(action, charge or None)
     return faults or None
 

@@ -3,7 +3,8 @@
 `run(["launch"])` is what `python -m services.launch` calls. When every service is started, one JSON line on stdout says where
 the process listens; a parent waits for it. SIGTERM and SIGINT drain; a second one ends at once.
 
-Can go wrong: logs on stdout. They go to stderr; stdout carries the readiness line and nothing else.
+Can go wrong: a setting. The one line on stdout says then which, why and what to do, and the process ends with 78. Logs on
+stdout. They go to stderr; stdout carries that line and nothing else.
 """
 
 import asyncio
@@ -20,6 +21,7 @@ from libs.runtime import collector, faults
 from libs.runtime.host import Compose, Host, load_compose
 from libs.runtime.service import SERVICES
 from libs.runtime.settings import HostSettings
+from libs.runtime.wrong import EXIT_WRONG, WrongSettings, line_of
 from libs.telemetry.logs import configure_logs, get_logger
 from libs.telemetry.metrics import MetricsPage
 from libs.telemetry.traces import configure_traces, shutdown_traces
@@ -38,6 +40,17 @@ def parse_services(text: str) -> list[str]:
 
 def run(names: Sequence[str], *, port_file: Path | None = None, compose_of: Callable[[str], Compose] = load_compose) -> None:
     """Hosts these services until a signal; exits 0 after a clean drain."""
+    try:
+        _run(names, port_file, compose_of)
+    except WrongSettings as wrong:
+        for one in wrong.wrong:
+            log.error("a setting is wrong", setting=one.setting, reason=one.reason, remedy=one.remedy)
+        sys.stdout.write(line_of(wrong) + "\n")
+        sys.stdout.flush()
+        sys.exit(EXIT_WRONG)
+
+
+def _run(names: Sequence[str], port_file: Path | None, compose_of: Callable[[str], Compose]) -> None:
     settings = HostSettings()
     configure_logs(level=settings.log_level, form=settings.log_form)
     configure_traces(endpoint=settings.otlp_endpoint, service="+".join(names), sampled_share=settings.trace_sampled_share)

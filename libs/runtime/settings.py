@@ -5,12 +5,13 @@ Can go wrong: a secret in a settings dump. Secrets are SecretStr, and are regist
 """
 
 from collections.abc import Mapping
-from typing import Self
+from typing import Any, Literal, Self
 from urllib.parse import unquote, urlsplit
 
-from pydantic import Field, SecretStr, model_validator
-from pydantic_settings import BaseSettings, SettingsConfigDict
+from pydantic import Field, SecretStr, ValidationError, model_validator
+from pydantic_settings import BaseSettings, SettingsConfigDict, SettingsError
 
+from libs.runtime.wrong import missing, of_fields
 from libs.telemetry.redaction import register_secret
 
 
@@ -18,6 +19,14 @@ class RunwaySettings(BaseSettings):
     """Base of every settings class: prefix `RUNWAY_`, unknown variables are other people's."""
 
     model_config = SettingsConfigDict(env_prefix="RUNWAY_", extra="ignore", frozen=True, use_attribute_docstrings=True)
+
+    def __init__(self, **given: Any) -> None:
+        """What is wrong is told by setting (`WrongSettings`, a ValueError)."""
+        try:
+            super().__init__(**given)
+        except (ValidationError, SettingsError) as error:
+            prefix = type(self).model_config.get("env_prefix", "")
+            raise of_fields(error, prefix, type(self).model_fields) from None  # the cause may hold what was given
 
 
 class HostSettings(RunwaySettings):
@@ -39,9 +48,9 @@ class HostSettings(RunwaySettings):
     """Where traces go (OTLP over gRPC); unset: no spans are made."""
     trace_sampled_share: float = Field(default=1.0, ge=0, le=1)
     """Share of new traces that are exported."""
-    log_level: str = "INFO"
+    log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL"] = "INFO"
     """Least level logged."""
-    log_form: str = "auto"
+    log_form: Literal["json", "console", "auto"] = "auto"
     """json, console, or auto: console on a terminal."""
     drain_grace_ms: int = Field(default=5_000, ge=0)
     """How long calls under way may take once the process must end."""
@@ -100,7 +109,7 @@ class Surroundings:
         own = self._environ.get(f"RUNWAY_{service.upper()}_DATABASE_URL")
         url = own or self._environ.get("RUNWAY_DATABASE_URL", "").replace("{service}", service)
         if not url:
-            raise ValueError(f"set RUNWAY_{service.upper()}_DATABASE_URL or RUNWAY_DATABASE_URL")
+            raise missing(f"RUNWAY_{service.upper()}_DATABASE_URL", "set it, or RUNWAY_DATABASE_URL with {service} in it")
         password = urlsplit(url).password
         if password:
             register_secret(unquote(password))

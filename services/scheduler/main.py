@@ -22,6 +22,7 @@ from libs.runtime.process import run as run_process
 from libs.runtime.retention import forgetting
 from libs.runtime.sender import PeerSender
 from libs.runtime.service import Composed, Loop, Service
+from libs.runtime.wrong import missing
 from services.scheduler import translate
 from services.scheduler.app.acknowledge_raises import acknowledge_raises
 from services.scheduler.app.book import Book
@@ -82,7 +83,7 @@ class Leadership:
         """Knows where etcd is and who we are."""
         endpoints = self._host.surroundings.get(ETCD_ENDPOINTS)
         if not endpoints:
-            raise ValueError(f"set {ETCD_ENDPOINTS}: the scheduler elects its leaders over etcd")
+            raise missing(ETCD_ENDPOINTS, "set it: the scheduler elects its leaders over etcd")
         self._client = EtcdClient(endpoints.split(","), self._host.clock)
         self._elections = ShardElections(
             self._client,

@@ -1,7 +1,8 @@
 """`runway approval …`: what people are asked, and their signed decisions.
 
 The private key is made and kept here, in the user's configuration folder, for its owner alone; only signatures leave this
-machine. At a `runway dev` these commands speak as its reviewer, a second person, unless RUNWAY_API_KEY says otherwise.
+machine. At a `runway dev` these commands speak as its reviewer, a second person, unless RUNWAY_API_KEY says otherwise; who
+breaks the glass there is the operator, a third, whose key is kept beside the reviewer's.
 """
 
 from collections.abc import AsyncIterator
@@ -36,11 +37,15 @@ async def reviewers(*, operator: bool = False) -> AsyncIterator["Client"]:
         yield client
 
 
-def _key(*, make: bool = False) -> "ApproverKey":
-    from runway_sdk import ApproverKey
+def _key(*, make: bool = False, glass: bool = False) -> "ApproverKey":
+    """This machine's key. `glass`: the operator's, where the profile knows him and the reviewer as two: a key is one
+    person's."""
+    from runway_sdk import ApproverKey, find_target
     from runway_sdk.approvals import key_path
 
     path = key_path()
+    if glass and find_target().reviewer_key:
+        path = path.with_name(f"{path.stem}-operator{path.suffix}")
     if path.exists():
         return ApproverKey.read(path)
     if not make:
@@ -115,7 +120,7 @@ def show(approval_id: str = APPROVAL, form: Form = FORM) -> None:
 
 def _decide(approval_id: str, form: Form, *, approve: bool, reason: str, glass: bool) -> None:
     async def work() -> None:
-        key = _key(make=True)
+        key = _key(make=True, glass=glass)
         async with reviewers(operator=glass) as client:
             who = (await client.approvals.register(key)).approver
             asked = await client.approvals.get(approval_id)

@@ -2,10 +2,12 @@
 
 import os
 import sys
+from collections import Counter
 from pathlib import Path
 
 import typer
 
+from libs.cli.commands.things import worker_state
 from libs.cli.operating import stuck_work
 from libs.cli.output import EXIT_REFUSED, FORM, Form, run_async, show_rows
 
@@ -71,8 +73,12 @@ def doctor(form: Form = FORM) -> None:
                 rows.append(
                     {"check": "shards", "ok": led == len(shards) > 0, "detail": f"{led} of {len(shards)} have a leader"}
                 )
-                workers = await client.workers()
-                rows.append({"check": "workers", "ok": True, "detail": f"{len(workers)} seen lately"})
+                states = Counter(worker_state(worker).split()[0] for worker in await client.workers())
+                told = [
+                    f"{states['at']} at work",
+                    *(f"{states[name]} {name}" for name in ("draining", "silent") if states[name]),
+                ]
+                rows.append({"check": "workers", "ok": True, "detail": ", ".join(told)})
                 answer = await stuck_work()
                 kinds = sorted({item.kind for item in answer.items})
                 fine = not answer.items and not answer.unreachable

@@ -6,9 +6,11 @@ from typing import TYPE_CHECKING
 import typer
 
 from libs.cli.operating import stuck_work
-from libs.cli.output import FORM, Form, parse_json, plain, rows_of, run_async, say, short, show_one, show_rows, wrong_usage
+from libs.cli.output import FORM, Form, parse_json, plain, rows_of, run_async, say, short, show_one, show_rows, span,
+wrong_usage
 
 if TYPE_CHECKING:
+    from runway.scheduler.v1.scheduler_service_pb2 import Worker
     from runway_sdk import Workflow
 
 workflow_app = typer.Typer(help="Workflow versions.", no_args_is_help=True)
@@ -166,19 +168,24 @@ def list_shards(form: Form = FORM) -> None:
     run_async(work)
 
 
+def worker_state(worker: "Worker") -> str:
+    """How it is with a worker, in words."""
+    if worker.HasField("silent_for"):
+        return f"silent for {span(worker.silent_for.ToMilliseconds())}"
+    return "draining" if worker.leaving else "at work"
+
+
 @worker_app.command("list")
 def list_workers(form: Form = FORM) -> None:
-    """Worker processes seen lately."""
+    """Worker processes. One that ended in order is gone at once; one that died is shown as silent for a day."""
 
     async def work() -> None:
         from runway_sdk import Client
 
         async with Client() as client:
-            show_rows(
-                rows_of(await client.workers()),
-                ["worker_id", "fleet", "live_leases", "last_seen", "resources", "handlers"],
-                form,
-            )
+            found = await client.workers()
+        rows = [row | {"state": worker_state(worker)} for row, worker in zip(rows_of(found), found, strict=True)]
+        show_rows(rows, ["worker_id", "state", "fleet", "live_leases", "last_seen", "resources", "handlers"], form)
 
     run_async(work)
 

@@ -1,11 +1,11 @@
 """Configuration of the outside: what is refused, and that no error prints a credential."""
 
 import json
+import traceback
 
 import pytest
-from pydantic import ValidationError
-from pydantic_settings import SettingsError
 
+from libs.runtime.wrong import WrongSettings, line_of
 from libs.telemetry.redaction import redact
 from services.gateway.settings import GatewaySettings
 
@@ -29,16 +29,23 @@ def test_bad_configuration_is_refused_without_printing_it(
     variable: str, value: object, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(f"RUNWAY_GATEWAY_{variable}", json.dumps(value))
-    with pytest.raises(ValidationError) as refused:
+    with pytest.raises(WrongSettings) as refused:
         GatewaySettings()
-    assert CANARY not in str(refused.value)
+    assert [one.setting for one in refused.value.wrong] == [f"RUNWAY_GATEWAY_{variable}"]
+    assert all(one.reason and "JSON" in one.remedy for one in refused.value.wrong)
+    _says_nothing(refused.value)
 
 
 def test_text_that_is_no_json_is_refused_without_printing_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RUNWAY_GATEWAY_MODELS", CANARY)
-    with pytest.raises(SettingsError) as refused:
+    with pytest.raises(WrongSettings, match="RUNWAY_GATEWAY_MODELS is wrong: it is no JSON") as refused:
         GatewaySettings()
-    assert CANARY not in str(refused.value)
+    _says_nothing(refused.value)
+
+
+def _says_nothing(error: WrongSettings) -> None:
+    told = "".join(traceback.format_exception(error)) + line_of(error)
+    assert CANARY not in told
 
 
 def test_credentials_are_registered_in_every_form_in_which_they_are_sent(monkeypatch: pytest.MonkeyPatch) -> None:
