@@ -6,8 +6,20 @@ from typing import TYPE_CHECKING
 import typer
 
 from libs.cli.operating import stuck_work
-from libs.cli.output import FORM, Form, parse_json, plain, rows_of, run_async, say, short, show_one, show_rows, span,
-wrong_usage
+from libs.cli.output import (
+    FORM,
+    Form,
+    parse_json,
+    plain,
+    rows_of,
+    run_async,
+    say,
+    short,
+    show_one,
+    show_rows,
+    span,
+    wrong_usage,
+)
 
 if TYPE_CHECKING:
     from runway.scheduler.v1.scheduler_service_pb2 import Worker

@@ -132,7 +132,7 @@ def _with_instances(view: RunView, node: Node, fact: AttemptFact) -> AttemptFact
 
 
 def _after_failure(run_id: UUID, node: Node, step: Step, fact: AttemptFact, now_ms: int) -> Step:
-    failure = fact.failure or FailureFacts("infrastructure", "the worker stopped reporting", fact.end.name)
+    failure = fact.failure or FailureFacts("infrastructure", "the worker stopped reporting", "LEASE_LOST")
     attempts = step.attempts + 1
     failed = replace(step, attempts=attempts, failure=failure)
     lost = fact.end == End.LOST

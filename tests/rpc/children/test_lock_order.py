@@ -93,7 +93,7 @@ async def test_the_rest_of_a_join_whose_process_died_before_it_was_ended_is_ende
     assert (told["met"], told["cancelled"]) == (True, 2)
 
 
-@pytest.mark.requirement("run.cancel-phases")
+@pytest.mark.requirement("run.cancel")
 async def test_a_batch_of_trees_is_locked_in_order_of_ids_whatever_is_above_what(room: Room) -> None:
     top = await parent(room)
     (child,) = await room.spawn(top, PLAIN)
@@ -109,7 +109,7 @@ async def test_a_batch_of_trees_is_locked_in_order_of_ids_whatever_is_above_what
     await room.sums()
 
 
-@pytest.mark.requirement("run.cancel-phases")
+@pytest.mark.requirement("run.cancel")
 async def test_a_child_that_is_spawned_while_its_tree_is_being_locked_is_cancelled_with_it(room: Room) -> None:
     top = await parent(room)
     (first,) = await room.spawn(top, PLAIN)
@@ -134,7 +134,7 @@ async def test_a_child_that_is_spawned_while_its_tree_is_being_locked_is_cancell
     await room.sums()
 
 
-@pytest.mark.requirement("run.cancel-phases")
+@pytest.mark.requirement("run.cancel")
 async def test_what_the_server_undid_for_a_neighbour_is_done_again_and_the_caller_is_told_nothing(room: Room) -> None:
     top, last = await parent(room), await parent(room)
     before = await room.launch.fetchval(DEADLOCKS)
