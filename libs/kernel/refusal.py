@@ -146,9 +146,10 @@ def invalid_field(field: str, problem: str, remedy: str) -> Refusal:
     return Refusal(Reason.INVALID_FIELD, f"{field} {problem}", field=field, remedy=remedy)
 
 
-def not_found(what: str) -> Refusal:
+def not_found(what: str, *, field: str = "", remedy: str = "") -> Refusal:
     """NOT_FOUND: also for another tenant's thing, so that ids cannot be probed."""
-    return Refusal(Reason.NOT_FOUND, f"no such {what}", remedy=f"check the id; a {what} of another tenant is not shown")
+    remedy = remedy or f"check the id; a {what} of another tenant is not shown"
+    return Refusal(Reason.NOT_FOUND, f"no such {what}", field=field, remedy=remedy)
 
 
 def unreachable(what: str, retry_after_ms: int = 500) -> Refusal:

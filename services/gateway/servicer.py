@@ -11,10 +11,11 @@ from libs.kernel.ids import uuid_from_text
 from libs.kernel.refusal import Reason, Refusal, not_found
 from libs.rpc.identity import current_call
 from services.gateway import translate
-from services.gateway.app.invoke import Answer, Ask, Invoker
+from services.gateway.app.invoke import Answer, Ask, Invoker, no_tool
 from services.gateway.app.list_effects import list_effects
 from services.gateway.ports import Ports
 
+_MODELS = "use one that is set up here, or set it up: RUNWAY_GATEWAY_MODELS of the gateway, then start it again"
 POINT = "gateway"
 SERVICE = "runway.gateway.v1.GatewayService"
 TOOL_WAIT_MS = 30_000
@@ -37,7 +38,7 @@ class GatewayServicer(gateway_service_pb2_grpc.GatewayServiceServicer):
         _declared(lease, request.tool, lease.tools, "tool")
         tool = None if request.tool.startswith(MODEL) else self._ports.tools.find(request.tool)
         if tool is None:
-            raise not_found("tool")
+            raise no_tool(request.tool)
         ask = Ask(
             admission=admission_of(lease, Operation.INTENT, tool=tool.name),
             slot=translate.slot(request.slot),
@@ -55,7 +56,7 @@ class GatewayServicer(gateway_service_pb2_grpc.GatewayServiceServicer):
         _declared(lease, request.model, lease.models, "model")
         tool = self._ports.tools.find(MODEL + request.model)
         if tool is None:
-            raise not_found("model")
+            raise not_found(f"model {request.model[:100]!r}", field="model", remedy=_MODELS)
         ask = Ask(
             admission=admission_of(lease, Operation.INTENT, tool=tool.name),
             slot=translate.slot(request.slot),

@@ -1,7 +1,8 @@
 """Protobuf ↔ readiness' domain, both ways."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 from uuid import UUID
 
 from google.protobuf import json_format, struct_pb2
@@ -272,6 +273,19 @@ def signal(request: pb.SignalEventRequest, caller: Caller, run_id: UUID | None, 
     )
 
 
+_EXAMPLES = {"string": '"text"', "number": "1.5", "integer": "7", "boolean": "true", "array": "[1, 2]", "object": '{"a": 1}'}
+
+
+def _how_to_fit(schema: Mapping[str, Any]) -> str:
+    """What an answer looks like, by the JSON type that is asked for."""
+    wanted = schema.get("type") if isinstance(schema, Mapping) else None
+    if not isinstance(wanted, str) or wanted not in _EXAMPLES:
+        return "send an answer that fits: `runway run inputs RUN -o json` shows the schema"
+    quoted = ": a text is quoted" if wanted == "string" else ", not in quotes"
+    whole = "`runway run inputs RUN -o json` shows all of the schema"
+    return f"send JSON of type {wanted}, for example {_EXAMPLES[wanted]}{quoted}; {whole}"
+
+
 def answer_ask(request: pb.SubmitInputRequest, caller: Caller, run_id: UUID) -> AnswerAsk:
     """An answer, parsed; held against the schema where the question is known."""
     result = request.answer.SerializeToString(deterministic=True)
@@ -284,7 +298,7 @@ def answer_ask(request: pb.SubmitInputRequest, caller: Caller, run_id: UUID) -> 
         try:
             check(json.dumps(schema), plain, "answer")
         except Misfit as no:
-            return invalid_field(no.path, f"does not fit the question's schema: {no.problem}", "send an answer that fits")
+            return invalid_field(no.path, f"does not fit the question's schema: {no.problem}", _how_to_fit(schema))
         return None
 
     return AnswerAsk(

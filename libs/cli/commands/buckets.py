@@ -98,7 +98,8 @@ def put_weight(
             name=_name(kind, name, unit), tenant=tenant, weight=weight, actor=actor(), reason=reason
         )
         async with operators("buckets") as ask:
-            show_one(_row((await ask("PutBucketWeight", request)).bucket), form)
+            bucket = (await ask("PutBucketWeight", request)).bucket
+        show_one({**_named(bucket.name), "tenant": tenant, "weight": _weight(bucket, tenant), "version": bucket.version}, form)
 
     run_async(work)
 
@@ -144,6 +145,10 @@ def _named(name: "pb.BucketName") -> dict[str, str]:
         "name": name.name,
         "unit": unit.removeprefix("BUCKET_UNIT_").lower(),
     }
+
+
+def _weight(bucket: "pb.Bucket", tenant: str) -> int | None:
+    return next((one.weight for one in bucket.tenants if one.tenant == tenant), None)
 
 
 def _row(bucket: "pb.Bucket") -> dict[str, Any]:

@@ -27,16 +27,19 @@ def _who_acts(replicas: list[dict[str, Any]]) -> None:
         say(f"{len(replicas)} of {len(replicas)} scheduler processes act on it")
 
 
-def _show(answer: Any, form: Form) -> None:
+def _show(answer: Any, form: Form, *, dry_run: bool) -> None:
     """A hold, what it stops and who acts on it: all of it for programs, the point of it for people."""
     row = plain(answer)
     if form is not Form.text:
-        show_one(row, form)
+        show_one(row | {"dry_run": dry_run}, form)
         return
+    if dry_run:
+        say("dry run: nothing was changed; this is what it would do")
     hold, extent = row["hold"], row["extent"]
     names = ("hold_id", "kind", "name", "mode", "reason", "actor", "released_by")
     show_one({name: hold[name] for name in names} | extent, form)
-    _who_acts(row["replicas"])
+    if not dry_run:
+        _who_acts(row["replicas"])
 
 
 def _put(kind: int, name: str, mode: int, reason: str, dry_run: bool, unseen: bool, form: Form) -> None:
@@ -53,7 +56,7 @@ def _put(kind: int, name: str, mode: int, reason: str, dry_run: bool, unseen: bo
             unseen=unseen,
         )
         async with operators() as ask:
-            _show(await ask("PutHold", request), form)
+            _show(await ask("PutHold", request), form, dry_run=dry_run)
 
     run_async(work)
 
@@ -66,7 +69,7 @@ def _release(kind: int, name: str, reason: str, dry_run: bool, form: Form) -> No
             kind=pb.HoldKind.ValueType(kind), name=name, reason=reason, actor=actor(), dry_run=dry_run
         )
         async with operators() as ask:
-            _show(await ask("ReleaseHold", request), form)
+            _show(await ask("ReleaseHold", request), form, dry_run=dry_run)
 
     run_async(work)
 
@@ -137,6 +140,12 @@ def release_queue(
     _release(QUEUE, name, reason, dry_run, form)
 
 
+def _whole_name(name: str) -> None:
+    """Wrong usage where the tenant is missing: two tenants may have workers of one name."""
+    if "/" not in name:
+        wrong_usage(f"name the worker with its tenant, as TENANT/{name}: the tenant of its key, `default` at a `runway dev`")
+
+
 @worker_app.command("drain")
 def drain_worker(
     name: str = typer.Argument(help="tenant/worker_id"),
@@ -146,6 +155,7 @@ def drain_worker(
     form: Form = FORM,
 ) -> None:
     """A worker process gets nothing new, and its attempts are asked to finish or to yield. None is killed."""
+    _whole_name(name)
     _put(WORKER, name, DRAIN, reason, dry_run, unseen, form)
 
 
@@ -154,6 +164,7 @@ def release_worker(
     name: str = typer.Argument(help="tenant/worker_id"), reason: str = REASON, dry_run: bool = DRY_RUN, form: Form = FORM
 ) -> None:
     """Undoes `worker drain`."""
+    _whole_name(name)
     _release(WORKER, name, reason, dry_run, form)
 
 
@@ -190,6 +201,8 @@ def drain_shards(
         )
         async with operators() as ask:
             moves = rows_of((await ask("DrainShards", request)).moves)
+        if dry_run:
+            say("dry run: nothing was handed over; this is what it would do")
         show_rows(moves, ["shard_id", "from_member", "to_member", "to_address", "done", "took"], form)
         return 0 if dry_run or all(move["done"] for move in moves) else 1
 

@@ -67,7 +67,7 @@ def release(
             kind=_kind(kind), name=name, reason=reason, actor=actor(), dry_run=dry_run, **_expected(expected)
         )
         async with operators("scopes") as ask:
-            _show(await ask("ReleaseScope", request), form)
+            _show(await ask("ReleaseScope", request), form, dry_run=dry_run)
 
     run_async(work)
 
@@ -125,19 +125,23 @@ def _stop(kind: str, name: str, mode: int, reason: str, dry_run: bool, expected:
             **_expected(expected),
         )
         async with operators("scopes") as ask:
-            _show(await ask("StopScope", request), form)
+            _show(await ask("StopScope", request), form, dry_run=dry_run)
 
     run_async(work)
 
 
-def _show(answer: Any, form: Form) -> None:
+def _show(answer: Any, form: Form, *, dry_run: bool) -> None:
     """The scope, what it stops and which points hold it: all of it for programs, the point of it for people."""
     if form is not Form.text:
-        show_one(plain(answer), form)
+        show_one(plain(answer) | {"dry_run": dry_run}, form)
         return
+    if dry_run:
+        say("dry run: nothing was changed; this is how it stands, and what it would stop")
     active = answer.extent.active_runs if answer.extent.HasField("active_runs") else "not known"
     show_one(_row(answer.scope) | {"active_runs": active}, form)
     late = [state.point for state in answer.scope.points if not state.enforced]
+    if dry_run:
+        return
     if answer.scope.epoch and late:
         say(f"{', '.join(late)} did not say yet that it acts on this; it is asked until it does")
     elif answer.scope.epoch:

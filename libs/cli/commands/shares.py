@@ -35,6 +35,8 @@ def list_shares(form: Form = FORM) -> None:
         ]
         for row in rows:
             row["average_slots"] = round(row.get("average_slots") or 0.0, 3)
+            if row.get("project") or row.get("user"):
+                row["weight"] = None  # only tenants are weighed against each other
         show_rows([{name: row.get(name) for name in columns} for row in rows], columns, form)
 
     run_async(work)

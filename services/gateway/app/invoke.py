@@ -68,7 +68,7 @@ class Invoker:
         tool_name = ask.admission.tool
         tool = self._ports.tools.find(tool_name)
         if tool is None:
-            raise not_found("tool")
+            raise no_tool(tool_name)
         replay_class = tool.classify(ask.arguments, ask.replay_class)
         tool.check(ask.arguments)
         proposal = canonical(ask.arguments)
@@ -283,6 +283,12 @@ def _exhausted(intent: Intent, admitted: Admitted) -> Refusal:
             "envelope_sequence": str(admitted.envelope_sequence),
         },
     )
+
+
+def no_tool(name: str) -> Refusal:
+    """A tool that is none here."""
+    remedy = "use one that is offered: `runway effect tools` lists them"
+    return not_found(f"tool {name[:100]!r}", field="tool", remedy=remedy)
 
 
 def _denied(intent: Intent, admitted: Admitted) -> Refusal:

@@ -20,6 +20,10 @@ from services.launch.domain.workflow import WorkflowSpec
 _Q = Queries.load(Path(__file__).parent / "sql" / "catalogue.sql")
 _DIGEST = re.compile(r"^[0-9a-f]{64}\Z")
 _NUMBERED = re.compile(r"^(?P<name>[^@]+)@(?P<number>[0-9]{1,9})\Z")
+_PUBLISH = (
+    "publish it first (`runway workflow publish MODULE:NAME`), or check the name and the project: `runway workflow list` shows "
+    "what is published"
+)
 Parse = Callable[[bytes], WorkflowSpec]
 
 
@@ -70,7 +74,7 @@ class CatalogueStore:
             return kept[1]
         found = await self._find(tenant, project, workflow)
         if not found:
-            raise not_found(f"workflow {workflow[:140]!r}")
+            raise not_found(f"workflow {workflow[:140]!r}", field="workflow", remedy=_PUBLISH)
         version = self._version(found[0])
         if len(self._kept) >= self._KEPT:
             self._kept.clear()
