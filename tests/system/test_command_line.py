@@ -17,14 +17,18 @@ ROOT = Path(__file__).resolve().parents[2]
 BIN = Path(sys.executable).parent
 
 
-async def runway(stack: Stack, *arguments: str, code: int = 0) -> str:
+def environ_of(stack: Stack) -> dict[str, str]:
+    """Of somebody who sits before this installation."""
     environ = {"PATH": "/usr/bin:/bin", "RUNWAY_PROFILE": str(stack.folder / "data" / "profile.json"), "HOME": "/tmp"}
-    environ |= {name: os.environ[name] for name in ("PYTHONPATH", "RUNWAY_APPROVER_KEY") if name in os.environ}
+    return environ | {name: os.environ[name] for name in ("PYTHONPATH", "RUNWAY_APPROVER_KEY") if name in os.environ}
+
+
+async def runway(stack: Stack, *arguments: str, code: int = 0) -> str:
     done = await asyncio.to_thread(
         subprocess.run,
         [str(BIN / "python"), "-m", "libs.cli.main", *arguments],
         cwd=ROOT,
-        env=environ,
+        env=environ_of(stack),
         capture_output=True,
         text=True,
         timeout=60,
