@@ -17,7 +17,7 @@ from libs.rpc.values import check_value
 from services.launch import translate, translate_children, translate_runs, translate_versions
 from services.launch.app.cancel_runs import Cancel, Cancelled, cancel_runs
 from services.launch.app.check_schemas import refuse_misfit
-from services.launch.app.fork_runs import launch_of
+from services.launch.app.fork_runs import launch_of, made_before
 from services.launch.app.launch_runs import LaunchAsk, Launched, check, is_repeat, launch_runs
 from services.launch.app.limit_rate import LaunchRate
 from services.launch.app.pause_runs import Pause, PauseAnswer, pause_runs
@@ -188,6 +188,9 @@ class LaunchServicer(launch_service_pb2_grpc.LaunchServiceServicer):
         """See the contract."""
         caller = current_call().require_caller()
         ask = translate_runs.fork_of(caller, request)
+        before = await made_before(self._ports, caller.tenant, caller.project, ask)
+        if before is not None:
+            return pb.ForkRunResponse(run=translate.run_message(before), replayed=True)
         source = await self._run(request.run_id)
         labels = json.dumps({**source.labels, **ask.labels}, sort_keys=True)
         launch = await launch_of(self._ports, source, ask, labels)

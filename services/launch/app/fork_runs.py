@@ -1,14 +1,15 @@
 """Begin an ended run again from a boundary: a launch of the same version and input that says which run it continues.
 
 Authoritative for what may be continued. Can go wrong: two runs that do the same work at once. Only what has ended, with every
-receipt and effect accounted for, is continued; readiness takes over what it gave.
+receipt and effect accounted for, is continued; readiness takes over what it gave. A repeat whose source was forgotten
+meanwhile: what it made is told as before, for as long as its request_id is remembered.
 """
 
 from collections.abc import Mapping
 
-from libs.kernel.refusal import Reason, Refusal, invalid_field
+from libs.kernel.refusal import Reason, Refusal, invalid_field, not_found
 from libs.kernel.values import value
-from services.launch.app.launch_runs import LaunchAsk
+from services.launch.app.launch_runs import LaunchAsk, forgotten, key_of, reused
 from services.launch.domain.admission import Fork
 from services.launch.domain.facts import Version
 from services.launch.domain.run import TERMINAL, Run, RunState
@@ -28,6 +29,23 @@ class ForkAsk:
     budget: tuple[int, int] | None
     labels: Mapping[str, str]
     traceparent: str
+
+
+async def made_before(ports: Ports, tenant: str, project: str, ask: ForkAsk) -> Run | None:
+    """The run that this very request made before; None where it is new. `project` empty: any of the tenant."""
+    key = key_of(tenant, ask.request_id)
+    standing = (await ports.reads.receipts([key])).get(key) if ask.request_id else None
+    if standing is None:
+        return None
+    if standing.request_digest != ask.request_digest:
+        raise reused(ask.request_id, ask.request_digest, standing.request_digest, standing.run_id)
+    await ports.db.run(lambda tx: tx.prove())  # whoever stored it may not know yet that it stands
+    run = (await ports.reads.runs([standing.run_id])).get(standing.run_id)
+    if run is None:
+        raise forgotten(ask.request_id, standing.run_id)
+    if project and run.head.project != project:
+        raise not_found("run")
+    return run
 
 
 async def launch_of(ports: Ports, source: Run, ask: ForkAsk, labels: str) -> LaunchAsk:

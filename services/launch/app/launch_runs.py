@@ -52,8 +52,13 @@ class Launched:
 
 
 def receipt_key(ask: LaunchAsk) -> bytes:
-    """Names a launch: tenant and request_id, so that tenants cannot meet."""
-    return digest(f"{ask.tenant}\x00{ask.request_id}".encode())
+    """Names a launch."""
+    return key_of(ask.tenant, ask.request_id)
+
+
+def key_of(tenant: str, request_id: str) -> bytes:
+    """Tenant and request_id, so that tenants cannot meet."""
+    return digest(f"{tenant}\x00{request_id}".encode())
 
 
 def _launch(ports: Ports, ask: LaunchAsk, run_id: UUID, now_ms: int) -> Launch:
@@ -144,30 +149,32 @@ async def launch_runs(ports: Ports, asks: Sequence[LaunchAsk]) -> list[Launched 
         key = receipt_key(item)
         stored = standing[key].request_digest if key in standing else first[key][0].request_digest
         if stored != item.request_digest:
-            answers.append(_reused(item, stored, run_of[key]))
+            answers.append(reused(item.request_id, item.request_digest, stored, run_of[key]))
             continue
         if run_of[key] not in runs:
-            answers.append(_forgotten(item, run_of[key]))
+            answers.append(forgotten(item.request_id, run_of[key]))
             continue
         answers.append(Launched(runs[run_of[key]], replayed=key not in made or key in given))
         given.add(key)
     return answers
 
 
-def _reused(ask: LaunchAsk, stored: bytes, run_id: UUID) -> Refusal:
+def reused(request_id: str, asked: bytes, stored: bytes, run_id: UUID) -> Refusal:
+    """Another request came under this request_id before."""
     return Refusal(
         Reason.REQUEST_ID_REUSED,
-        f"request_id {ask.request_id!r} made run {run_id} from another request",
+        f"request_id {request_id!r} made run {run_id} from another request",
         field="request_id",
         remedy="repeat the first request unchanged, or use a new request_id",
-        detail={"digest": stored.hex(), "your_digest": ask.request_digest.hex(), "run_id": str(run_id)},
+        detail={"digest": stored.hex(), "your_digest": asked.hex(), "run_id": str(run_id)},
     )
 
 
-def _forgotten(ask: LaunchAsk, run_id: UUID) -> Refusal:
+def forgotten(request_id: str, run_id: UUID) -> Refusal:
+    """The request is known, and what it made is gone."""
     return Refusal(
         Reason.NOT_FOUND,
-        f"request_id {ask.request_id!r} made run {run_id}, which was dropped after its retention",
+        f"request_id {request_id!r} made run {run_id}, which was dropped after its retention",
         field="request_id",
         remedy="use a new request_id to launch again",
         detail={"run_id": str(run_id)},

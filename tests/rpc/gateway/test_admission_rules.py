@@ -158,7 +158,9 @@ async def test_bad_input_is_refused_with_its_field_and_the_next_call_is_fine(sta
     large = await refused(stack.tool(attempt, "http.request", {**READ, "text": "x" * 2_000_000}))
     assert large.reason is Reason.TOO_LARGE
     everything = stack.grant(tools=["*"])
-    assert (await refused(stack.tool(everything, "rm", {}))).reason is Reason.NOT_FOUND
+    unknown = await refused(stack.tool(everything, "rm", {}))
+    assert (unknown.reason, unknown.field, unknown.message) == (Reason.NOT_FOUND, "tool", "no such tool 'rm'")
+    assert "runway effect tools" in unknown.remedy
     assert (await refused(stack.tool(everything, "model:small", {}))).reason is Reason.NOT_FOUND
     assert await stack.rows("SELECT 1 FROM effect") == []
     assert (await stack.tool(attempt, "http.request", READ)).effect.state == pb.EFFECT_STATE_SUCCEEDED

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
-from uuid import uuid4
+from uuid import UUID, uuid4
 
 import asyncpg
 import pytest
@@ -135,6 +135,29 @@ async def test_named_steps_run_again_with_what_follows_them(bench: Bench) -> Non
         nothing = await bench.client.fork(first.run_id)
         assert await bench.client.result(nothing.run_id, timeout_s=30) == 45
         assert not seen, "all of it had succeeded"
+
+
+@pytest.mark.requirement("run.retry-fork")
+async def test_a_repeat_is_told_what_it_made_though_its_source_is_forgotten(bench: Bench) -> None:
+    async with bench.worker(diamond(Counter(), set())):
+        first = await bench.ended((await bench.client.launch("diamond", 4)).run_id)
+        made = await bench.client.fork(first.run_id, ["right"], request_id="kept")
+        await bench.ended(made.run_id)
+    store = await asyncpg.connect(bench.urls["launch"])
+    try:
+        await store.execute("DELETE FROM run WHERE run_id = $1", UUID(first.run_id))  # as its retention does
+        again = await bench.client.fork(first.run_id, ["right"], request_id="kept")
+        assert (again.run_id, again.outcome) == (made.run_id, "succeeded")
+        with pytest.raises(RunwayError) as other:
+            await bench.client.fork(first.run_id, ["left"], request_id="kept")
+        assert other.value.reason == "REQUEST_ID_REUSED"
+        with pytest.raises(NotFound):
+            await bench.client.fork(first.run_id, ["right"], request_id="new")
+        await store.execute("DELETE FROM run WHERE run_id = $1", UUID(made.run_id))
+        with pytest.raises(NotFound, match="dropped after its retention"):
+            await bench.client.fork(first.run_id, ["right"], request_id="kept")
+    finally:
+        await store.close()
 
 
 @pytest.mark.requirement("run.retry-fork")
