@@ -39,8 +39,9 @@ async def test_a_question_is_asked_once_and_answered_once(bench: Bench) -> None:
         )
         assert (question.state, question.schema["type"]) == (rd.INPUT_STATE_OPEN, "object")
         for wrong in ({"pieces": 0}, {}, None, "three"):
-            with pytest.raises(InvalidRequest):
+            with pytest.raises(InvalidRequest) as misfit:
                 await bench.client.answer(run.run_id, wrong)
+            assert "send JSON of type object, for example {" in misfit.value.remedy
         done = await bench.client.answer(run.run_id, {"pieces": 3})
         assert (done.replayed, done.input.state, done.input.answered_by) == (False, rd.INPUT_STATE_ANSWERED, "tests")
         assert await bench.client.result(run.run_id, timeout_s=20) == {"pieces": 3}
