@@ -157,12 +157,8 @@ def _terminal_before_children() -> None:
     record_receipts.apply_receipts = lambda head, receipts: applied(replace(head, open_children=0), receipts)
 
 
-async def _nothing(*_: Any) -> None:
-    return None
-
-
 def _pauses_alone() -> None:
-    pause_runs._below = _nothing
+    pause_runs._below = lambda *_: None
 
 
 def _every_event_is_new() -> None:
