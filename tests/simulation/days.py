@@ -14,9 +14,9 @@ from runway_sdk import Context, step, workflow
 from runway_sdk.errors import EffectUnknown
 
 from tests.simulation import life_days
+from tests.simulation.bounds import ALL_WORKFLOWS
 from tests.simulation.flows import PATIENT, REPLAY, TTL, Plan
 from tests.simulation.hand import GATEWAYS, IN_TRANSACTION_S, SCHEDULERS, Hand
-from tests.simulation.lives import WORKFLOWS
 from tests.simulation.loop import Process
 from tests.simulation.provider import Fate
 from tests.simulation.workload import Launched
@@ -40,7 +40,7 @@ async def stubborn(ctx: Context, run: Plan) -> int:
 
 
 alone = workflow("alone", steps=[stubborn], input=Plan)
-DAY_WORKFLOWS = (*WORKFLOWS, alone)
+DAY_WORKFLOWS = (*ALL_WORKFLOWS, alone)
 
 
 async def _zombie(hand: Hand, method: str, run: Launched, step_key: str) -> Any:

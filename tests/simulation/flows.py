@@ -32,6 +32,11 @@ class Plan(BaseModel):
     wait_s: float = 0.0
     topic: str = ""
     items: int = 0
+    draws: list[int] = []
+    """Calls that are waited for together, again and again."""
+    spends: int = 0
+    budget_micros: int = 0
+    """At the launch; nothing: what an installation gives."""
 
 
 async def effects(ctx: Context, plan: Plan) -> int:

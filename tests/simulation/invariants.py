@@ -4,10 +4,13 @@ Can go wrong: asking in the middle of something. Each query is one snapshot of c
 at rest.
 """
 
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 
 from libs.pg import Queries
+from tests.simulation import bounds
+from tests.simulation.changes import Raise
 from tests.simulation.lives import began, passed
 from tests.simulation.provider import Applied
 from tests.simulation.world import World
@@ -25,7 +28,9 @@ class Invariants:
         self._after_cancel: dict[str, tuple[bool, int]] = {}
         self._at_pause: dict[str, tuple[bool, int]] = {}
         """Whether all below the run is meant too, and how often it had sent something."""
-        self._reported = 0
+        self._after_revocation: dict[tuple[str, str], dict[str, int]] = {}
+        """(run, capability) → what it and all below it had sent by it when that was said to be taken everywhere, by slot."""
+        self._revoked_at_s: dict[tuple[str, str], float] = {}
 
     async def enforced(self, run: Any, *, whole: bool) -> None:
         """A caller was told that a cancel is enforced: from now on the run sends nothing more; nor does what is below it, where
@@ -48,6 +53,28 @@ class Invariants:
             self._world.violations.append(f"run {run_id} sent {now - before} effects while it was paused")
             self._at_pause[run_id] = whole, now
 
+    async def revoked(self, run_id: str, capability: str) -> None:
+        """Somebody was told that nothing of a tree is sent by this any more."""
+        self._after_revocation.setdefault((run_id, capability), await self._sent(run_id, capability))
+        self._revoked_at_s.setdefault((run_id, capability), self._world.loop.time())
+
+    async def _sent(self, run_id: str, capability: str) -> dict[str, int]:
+        rows = await self._world.gate.ask(SQL.sent_by.sql, run_id, capability)
+        return {row["slot"]: row["count"] for row in rows}
+
+    async def _nothing_is_sent_by_what_was_taken(self) -> list[str]:
+        """By the ledger and by the provider's own log: what comes later was sent before."""
+        found: list[str] = []
+        for (run_id, capability), before in self._after_revocation.items():
+            now = await self._sent(run_id, capability)
+            later = sorted(slot for slot, count in now.items() if count != before.get(slot, 0))
+            found += [f"{slot} was sent after {capability} was taken from run {run_id}" for slot in later]
+            since_s = self._revoked_at_s[run_id, capability]
+            for one in (*self._world.provider.applied, *self._world.provider.answered):
+                if one.at_s > since_s and one.slot in now and one.slot not in before:
+                    found.append(f"the provider got {one.slot} after {capability} was taken from run {run_id}")
+        return found
+
     async def _dispatches(self, run_id: str, whole: bool) -> int:
         rows = await self._world.gate.ask(SQL.dispatches_of.sql, run_id, whole)
         return int(rows[0]["count"])
@@ -58,7 +85,8 @@ class Invariants:
         found += self._log_says()
         for run_id in list(self._at_pause):
             await self._look_at_paused(run_id)
-        found += self._losers_come_first() + self._timers_take_their_time()
+        found += self._losers_come_first() + self._timers_take_their_time() + self._waits_are_told_one_thing()
+        found += await self._nothing_is_sent_by_what_was_taken()
         for run_id, (whole, before) in list(self._after_cancel.items()):
             now = await self._dispatches(run_id, whole)
             if now != before:
@@ -72,7 +100,7 @@ class Invariants:
         for run in self._world.callers.runs:
             if not run.settled:
                 found.append(f"{run.request_id} ({run.run_id or 'never launched'}) was never told its end")
-        return found + await self._ledger_tells_the_truth()
+        return found + await self._ledger_tells_the_truth() + await self._raises_count_once()
 
     async def quiet(self) -> bool:
         """Whether every caller knows its end and nothing is under way."""
@@ -130,6 +158,27 @@ class Invariants:
             for (run_id, slot), at_s in passed.items()
             if at_s - began[run_id, slot] < long_s.get(run_id, 0.0)
         ]
+
+    def _waits_are_told_one_thing(self) -> list[str]:
+        """Every attempt that comes past a wait for capacity is told what the first was."""
+        return [
+            f"slot {slot} of run {run_id} was told {' and '.join(sorted(ways))}"
+            for (run_id, slot), passed_by in bounds.told.items()
+            if len(ways := {way for _, way in passed_by}) > 1
+        ]
+
+    async def _raises_count_once(self) -> list[str]:
+        """A run has what it began with and each raise that somebody was told counts, once; perhaps one that nobody was told of."""
+        found: list[str] = []
+        by_run: dict[str, list[Raise]] = {}
+        for one in self._world.callers.changes.raises.values():
+            by_run.setdefault(one.run_id, []).append(one)
+        for row in await self._world.gate.ask(SQL.raised.sql, sorted(by_run)):
+            sure = sum(one.micros for one in by_run[row["run_id"]] if one.counts)
+            perhaps = [one.micros for one in by_run[row["run_id"]] if not one.counts]
+            if not any(row["micros"] - sure == sum(some) for n in range(len(perhaps) + 1) for some in combinations(perhaps, n)):
+                found.append(f"run {row['run_id']} was raised by {row['micros']}, its callers were told {sure}")
+        return found
 
     async def _ledger_tells_the_truth(self) -> list[str]:
         """What the ledger says happened did, once; what it says did not happen did not."""

@@ -2,7 +2,7 @@
 
 Authoritative for what really happened: the log says which requests arrived and which were applied, whatever any answer said.
 Three targets: `plain` does what it is told each time, `known` can be asked whether it knows a key (its "no" is final after the
-settle window), `keyed` also applies a key only once. Requests may be lost, arrive late, or be applied without an answer.
+settle window), `keyed` also applies a key only once. A model answers whoever asks. Requests may be lost, arrive late, or be applied without an answer.
 """
 
 import asyncio
@@ -20,6 +20,8 @@ from tests.simulation.traps import Traps
 SETTLE_S = 8.0
 """The longest that a request may still arrive after it was sent: what the targets' settle windows say."""
 BASE = "http:" + "//provider.test"
+USED_TOKENS = 700
+"""Of each call of the model."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +73,8 @@ class Provider:
     history: History
     moods: Moods = field(default_factory=Moods)
     applied: list[Applied] = field(default_factory=list)
+    answered: list[Applied] = field(default_factory=list)
+    """What the model was asked."""
     keys: dict[str, Applied] = field(default_factory=dict)
     arrivals: int = 0
     unanswered: int = 0
@@ -86,6 +90,8 @@ class Provider:
         self.arrivals += 1
         path = request.url.path.strip("/").split("/")
         target, verb = path[0], path[1]
+        if target == "model":
+            return self._answer(json.loads(request.content)["messages"][0]["content"], sender)
         if verb == "keys":
             found = self.keys.get(path[2])
             return _json(200, {"slot": found.slot}) if found else _json(404, {"known": False})
@@ -103,6 +109,16 @@ class Provider:
         if self.chance.random() < self.moods.error_after:
             return _json(503, {"error": "who knows"})
         return _json(200, {"slot": slot})
+
+    def _answer(self, slot: str, sender: str) -> httpx2.Response:
+        """A model's answer: it may be asked again, and costs each time."""
+        if self.chance.random() < self.moods.error_before:
+            return _json(409, {"error": "not now"})
+        self.answered.append(Applied(self.loop.time(), "model", slot, "", sender))
+        self.history.note("answered", f"model {slot[-40:]}")
+        if self.chance.random() < self.moods.error_after:
+            return _json(503, {"error": "who knows"})
+        return _json(200, {"said": slot, "usage": {"prompt_tokens": 100, "completion_tokens": USED_TOKENS}})
 
 
 def _json(status: int, body: Any) -> httpx2.Response:

@@ -11,7 +11,7 @@ import time
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-from tests.simulation import lives
+from tests.simulation import bounds, lives
 from tests.simulation.days import DAY_WORKFLOWS, DAYS
 from tests.simulation.director import Director
 from tests.simulation.hand import Hand
@@ -95,6 +95,11 @@ def simulate(seed: int, admin_url: str, urls: dict[str, str], size: Size, day: s
         "events told": world.callers.told if hasattr(world, "callers") else 0,
         "questions answered": world.callers.answered if hasattr(world, "callers") else 0,
         "timers passed": len(lives.passed),
+        "capacity told": sum(map(len, bounds.told.values())),
+        "model answers": len(world.provider.answered),
+        "raises": len(world.callers.changes.raises) if hasattr(world, "callers") else 0,
+        "revocations": world.callers.changes.revoked if hasattr(world, "callers") else 0,
+        "forks": world.callers.changes.forked if hasattr(world, "callers") else 0,
         "leases": len(world.leases),
         "turns": loop.turns,
     }
@@ -112,6 +117,10 @@ async def _days(world: World, seed: int, admin_url: str, size: Size, verdict: Ve
     await world.inhabit()
     world.callers.on_enforced = invariants.enforced
     world.callers.on_paused = invariants.paused
+    world.callers.changes.on_revoked = invariants.revoked
+    chance = world.callers.chance
+    if chance.random() < 0.8:
+        await world.put_bucket(chance.choice((2, 4, 8)), chance.choice((60, 120, 300)))
     director = Director(world, seed)
     director.set_the_day()
     targets = world.callers.chance.sample(["plain", "known", "keyed"], world.callers.chance.randint(1, 3))
@@ -139,6 +148,7 @@ async def _directed(world: World, day: str, admin_url: str, verdict: Verdict) ->
     await world.inhabit()
     world.callers.on_enforced = invariants.enforced
     world.callers.on_paused = invariants.paused
+    world.callers.changes.on_revoked = invariants.revoked
     world.loop.spawn(world.outside, world.callers.decide_cases())
     world.history.note("day", day)
     happening = world.loop.spawn(None, DAYS[day](Hand(world)))

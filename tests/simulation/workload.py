@@ -20,13 +20,20 @@ from runway_sdk.connection import Target
 from runway_sdk.errors import RunwayError
 from runway_sdk.workflow import Workflow
 
+from tests.simulation.bounds import expected, may
+from tests.simulation.changes import Changes
 from tests.simulation.flows import Plan
 from tests.simulation.history import History
-from tests.simulation.lives import ANSWER, JOINS, expected, telling
+from tests.simulation.lives import ANSWER, JOINS, telling
 from tests.simulation.loop import VirtualLoop
 from tests.simulation.provider import SETTLE_S, Provider
 
-KINDS = ("chain", "chain", "fan", "reviewed", "family", "family", "waiter", "waiter", "wide", "race")
+KINDS = (
+    *("chain", "chain", "fan", "reviewed", "family", "family", "waiter", "waiter", "wide", "race"),
+    *("thirsty", "spender", "frugal", "frugal"),
+)
+PAID = ("spender", "frugal")
+"""What runs out of money, so that somebody gives it more."""
 
 
 def plan_of(name: str, chance: random.Random, targets: list[str], topic: str, *, hasty: bool) -> Plan:
@@ -55,6 +62,18 @@ def plan_of(name: str, chance: random.Random, targets: list[str], topic: str, *,
         plan.calls = plan.calls[:1]
     elif name == "race":
         plan.calls = plan.calls[:3]
+    elif name == "thirsty":
+        plan.draws = [chance.choice((1, 2, 5)) for _ in range(chance.randint(1, 3))]
+        plan.wait_s = chance.choice((0.0, 0.0, 1.0, 8.0))
+    elif name == "spender":
+        plan.spends = chance.randint(1, 4)
+        plan.budget_micros = chance.choice((500, 1_800, 10_000))
+    elif name == "frugal":
+        plan.children = chance.randint(2, 4)
+        plan.spends = chance.randint(0, 2)
+        plan.join = chance.choice(("all", "all", "any", "two", "quorum"))
+        plan.slice_micros = chance.choice((1_000, 2_500))
+        plan.budget_micros = plan.slice_micros * chance.choice((0, 1, 2, 4)) + 100
     return plan
 
 
@@ -97,12 +116,16 @@ class Callers:
     answered: int = 0
     withdrawn: dict[str, bool] = field(default_factory=dict)
     """Approvals that were asked back, and whether that was told to have come before their use."""
+    changes: Changes = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.changes = Changes(self)
 
     async def publish(self, workflows: Sequence[Workflow]) -> None:
         """Publishes the workflows."""
         async with Client(self.target) as client:
             for one in workflows:
-                await self._patiently(lambda one=one: client.publish(one))  # type: ignore[misc]
+                await self.patiently(lambda one=one: client.publish(one))  # type: ignore[misc]
 
     async def life(self, number: int, over_s: float, targets: list[str]) -> None:
         """One run, from its launch to the caller's last look."""
@@ -125,7 +148,11 @@ class Callers:
                 asyncio.create_task(self.tell(run, place, chance.random(), early=early))
                 for place in range(len(telling(run.plan)))
             ]
+            if run.workflow in PAID:
+                news.append(asyncio.create_task(self.changes.feed(run, chance.random())))
             await self._launch(client, run, again=chance.random() < 0.3)
+            if may(run.workflow) and chance.random() < 0.2:
+                news.append(asyncio.create_task(self._revoke(run, chance.random())))
             if chance.random() < 0.25:
                 await asyncio.sleep(chance.choice((0.0, 0.1, 0.5, 2.0)) * chance.random())
                 await self._pause(client, run, chance.choice((0.0, 0.5, 6.0, 20.0)))
@@ -136,6 +163,8 @@ class Callers:
             await self._follow(client, run)
             for one in news:  # nobody waits for its events any more
                 one.cancel()
+            if run.outcome == "failed" and chance.random() < 0.5:
+                await self._fork(client, run)
 
     async def tell(self, run: Launched, place: int, seed: float, *, early: bool) -> None:
         """One event of a waiting run: once, or several times at once or later; by its correlation, or by the run's name."""
@@ -158,13 +187,32 @@ class Callers:
                     **where,
                 )
                 try:
-                    await self._patiently(ask)
+                    await self.patiently(ask)
                 except RunwayError as refused:
                     if refused.reason != "RUN_CLOSED":
                         self.violations.append(f"event {place} of {run.request_id} was refused: {refused!r}")
                 self.told += 1
 
             await asyncio.gather(*(once() for _ in range(chance.choice((1, 2, 4)))))
+
+    async def _revoke(self, run: Launched, seed: float) -> None:
+        """Somebody takes from a run what it uses, or what it does not."""
+        chance = random.Random(seed)
+        await asyncio.sleep(chance.choice((0.0, 0.2, 1.0, 5.0)) * chance.random())
+        async with Client(self.target) as client:
+            await self.changes.revoke(client, run, chance.choice(may(run.workflow)), chance.choice((1, 2)))
+
+    async def _fork(self, client: Client, run: Launched) -> None:
+        """What failed is begun again, with what it had left, and followed as any other."""
+        ask = lambda: client.fork(run.run_id, request_id=f"fork-{run.request_id}", reason="once more")  # noqa: E731
+        again = Launched(f"fork-{run.request_id}", run.workflow, run.plan)
+        self.runs.append(again)
+        again.run_id = (await self.patiently(ask)).run_id
+        self.changes.forked += 1
+        feeding = asyncio.create_task(self.changes.feed(again, self.changes.forked)) if run.workflow in PAID else None
+        await self._follow(client, again)
+        if feeding is not None:
+            feeding.cancel()
 
     async def plain_life(self, run: Launched) -> None:
         """One run that nobody changes their mind about; see `cancel`."""
@@ -187,15 +235,14 @@ class Callers:
         """Tells of an event of a waiting run, by its correlation."""
         async with Client(self.target) as client:
             said = telling(run.plan)[place]
-            await self._patiently(lambda: client.signal("news", said, correlation=run.plan.topic, event_id=event_id))
+            await self.patiently(lambda: client.signal("news", said, correlation=run.plan.topic, event_id=event_id))
 
     async def _launch(self, client: Client, run: Launched, *, again: bool) -> None:
         """Launches, perhaps twice at once: it is one run."""
-        ask = [self._patiently(lambda: client.launch(run.workflow, run.plan, request_id=run.request_id))]
-        if again:
-            self.repeated += 1
-            ask.append(self._patiently(lambda: client.launch(run.workflow, run.plan, request_id=run.request_id)))
-        answers = await asyncio.gather(*ask)
+        budget = run.plan.budget_micros or None
+        ask = lambda: client.launch(run.workflow, run.plan, request_id=run.request_id, budget_micros=budget)  # noqa: E731
+        self.repeated += again
+        answers = await asyncio.gather(*(self.patiently(ask) for _ in range(1 + again)))
         named = {answer.run_id for answer in answers}
         if len(named) > 1:
             self.violations.append(f"{run.request_id} is {len(named)} runs: {sorted(named)}")
@@ -203,7 +250,7 @@ class Callers:
         self.history.note("caller", f"{run.request_id} launched")
 
     async def _cancel(self, client: Client, run: Launched) -> None:
-        answer = await self._patiently(lambda: client.cancel(run.run_id, "the caller changed its mind"))
+        answer = await self.patiently(lambda: client.cancel(run.run_id, "the caller changed its mind"))
         self.history.note("caller", f"{run.request_id} cancel {pb.CancelPhase.Name(answer.phase)}")
         run.cancelled_at_s = self.loop.time()
         self._decided(run, answer.run)
@@ -218,7 +265,7 @@ class Callers:
     async def _pause(self, client: Client, run: Launched, for_s: float) -> None:
         """Pauses a run and lets it go on; one whose end is decided is left alone."""
         try:
-            answer = await self._patiently(lambda: client.pause(run.run_id, "the caller wants to look"))
+            answer = await self.patiently(lambda: client.pause(run.run_id, "the caller wants to look"))
             self.history.note("caller", f"{run.request_id} {pb.RunState.Name(answer.run.state)}")
             stands = answer.run.state == pb.RUN_STATE_PAUSED and self.on_paused is not None
             if stands:
@@ -227,16 +274,16 @@ class Callers:
             await asyncio.sleep(for_s)
             if stands:
                 await self.on_paused(run, resuming=True)
-            resumed = await self._patiently(lambda: client.resume(run.run_id))
+            resumed = await self.patiently(lambda: client.resume(run.run_id))
             self.history.note("caller", f"{run.request_id} {pb.RunState.Name(resumed.state)}")
         except RunwayError as refused:
             if refused.reason != "RUN_CLOSED":
                 raise
 
     async def _follow(self, client: Client, run: Launched) -> None:
-        decided = await self._patiently(lambda: client.wait(run.run_id, timeout_s=60), until=lambda seen: seen.state in DECIDED)
+        decided = await self.patiently(lambda: client.wait(run.run_id, timeout_s=60), until=lambda seen: seen.state in DECIDED)
         self._decided(run, decided)
-        settled = await self._patiently(
+        settled = await self.patiently(
             lambda: client.wait(run.run_id, settled=True, timeout_s=60), until=lambda seen: seen.state in TERMINAL
         )
         self._decided(run, settled)
@@ -253,7 +300,7 @@ class Callers:
             self.violations.append(f"{run.request_id} was {run.outcome}, and then {seen.outcome}")
         run.outcome = seen.outcome
 
-    async def _patiently(self, ask: Any, until: Any = lambda _: True) -> Any:
+    async def patiently(self, ask: Any, until: Any = lambda _: True) -> Any:
         """The same call until it is answered."""
         while True:
             try:

@@ -22,9 +22,9 @@ from libs.runtime.host import Host
 from libs.runtime.settings import HostSettings
 from tests.simulation import gate as sql
 from tests.simulation import pool, seeded, wire
+from tests.simulation.bounds import ALL_WORKFLOWS, MODEL
 from tests.simulation.etcd import ADDRESS, EtcdChannel, EtcdServer
 from tests.simulation.history import History
-from tests.simulation.lives import WORKFLOWS
 from tests.simulation.loop import DEAD, PAUSED, Process, VirtualLoop
 from tests.simulation.network import Network, Weather
 from tests.simulation.provider import BASE, SETTLE_S, Provider
@@ -32,6 +32,8 @@ from tests.simulation.workload import Callers
 
 REPLICAS = {"launch": 1, "readiness": 1, "scheduler": 2, "gateway": 2, "checkpoint": 1, "reconciler": 1}
 WORKERS = 3
+IN_FORCE_S = 1.5
+"""After so long every gateway and scheduler knows a bucket."""
 SECRET = "the-secret-of-a-simulation"
 PORTS = ("public", "control", "leaf")
 TARGETS = {
@@ -47,6 +49,7 @@ TARGETS = {
         "lookup_authoritative": True,
     },
 }
+MODELS = {MODEL: {"base_url": f"{BASE}/model", "model": MODEL, "price_micros_per_1k_output": 1_000}}
 SETTINGS = {
     "RUNWAY_SCHEDULER_RESET_LOST_ETCD": "true",
     "RUNWAY_SCHEDULER_EXPIRY_INTERVAL_MS": "500",
@@ -62,6 +65,7 @@ SETTINGS = {
     "RUNWAY_RECONCILER_LONGEST_BACKOFF_MS": "5000",
     "RUNWAY_GATEWAY_ADOPT_INTERVAL_MS": "2000",
     "RUNWAY_GATEWAY_CALL_TIMEOUT_MS": "4000",
+    "RUNWAY_GATEWAY_MODEL_TIMEOUT_MS": "4000",
     "RUNWAY_GATEWAY_CONNECT_TIMEOUT_MS": "1000",
 }
 """Slower polls than the defaults, so that a virtual second costs few statements; nothing here changes what is decided."""
@@ -112,7 +116,9 @@ class World:
     violations: list[str] = field(default_factory=list)
     api_key: str = ""
     reviewer_key: str = ""
-    workflows: tuple[Workflow, ...] = WORKFLOWS
+    bucket: tuple[int, int] = (0, 0)
+    """Capacity and flow in a minute of the model's bucket; nothing: it has none."""
+    workflows: tuple[Workflow, ...] = ALL_WORKFLOWS
 
     def __post_init__(self) -> None:
         self.provider = Provider(self.loop, self._chance("provider"), self.history)
@@ -126,6 +132,7 @@ class World:
         os.environ.update(SETTINGS)
         targets = {name: {**target, "settle_ms": int(SETTLE_S * 1000)} for name, target in TARGETS.items()}
         os.environ["RUNWAY_GATEWAY_HTTP_TARGETS"] = json.dumps(targets)
+        os.environ["RUNWAY_GATEWAY_MODELS"] = json.dumps(MODELS)
         number = 0
         for service, count in REPLICAS.items():
             for replica in range(count):
@@ -273,6 +280,13 @@ class World:
 
     async def _in(self, process: Process, work: Callable[[], Coroutine[Any, Any, Any]]) -> Any:
         return await self.loop.spawn(process, work())
+
+    async def put_bucket(self, capacity: int, per_minute: int) -> None:
+        """An operator bounds the model, and waits until that is in force everywhere."""
+        address = self.address("gateway", "control")
+        await self._in(self.outside, lambda: self.callers.changes.put_bucket(address, SECRET, capacity, per_minute))
+        self.bucket = (capacity, per_minute)
+        await asyncio.sleep(IN_FORCE_S)
 
     async def _make_key(self) -> None:
         async with open_channel(self.address("launch", "control"), secret=SECRET) as channel:

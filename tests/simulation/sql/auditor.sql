@@ -6,6 +6,11 @@ CREATE TABLE audit.violation (id bigint GENERATED ALWAYS AS IDENTITY, what text 
 CREATE FUNCTION audit.says(what text, run_id uuid, detail text) RETURNS void LANGUAGE sql SECURITY DEFINER
     AS $$ INSERT INTO audit.violation (what, run_id, detail) VALUES ($1, $2, $3) $$;
 
+-- Whether a capability that was taken is what a tool needs: `tool:NAME`, `model:NAME`, or all of a kind.
+CREATE FUNCTION audit.covers(capability text, tool text) RETURNS boolean LANGUAGE sql IMMUTABLE AS $$
+    SELECT capability IN (CASE WHEN tool LIKE 'model:%' THEN tool ELSE 'tool:' || tool END,
+                          CASE WHEN tool LIKE 'model:%' THEN 'model:*' ELSE 'tool:*' END) $$;
+
 CREATE FUNCTION audit.fenced_write() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER AS $$
 DECLARE
     gate record;
@@ -27,6 +32,68 @@ CREATE CONSTRAINT TRIGGER audited AFTER INSERT ON gateway.effect_dispatch DEFERR
     FOR EACH ROW EXECUTE FUNCTION audit.fenced_write();
 CREATE CONSTRAINT TRIGGER audited AFTER INSERT ON checkpoint.checkpoint DEFERRABLE INITIALLY DEFERRED
     FOR EACH ROW EXECUTE FUNCTION audit.fenced_write();
+
+-- A try: by nothing that was taken from its run, at its gate, or at launch where every point has confirmed that.
+CREATE FUNCTION audit.allowed() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER AS $$
+DECLARE
+    used text;
+    found text;
+BEGIN
+    SELECT e.tool INTO used FROM gateway.effect AS e WHERE (e.run_id, e.step_key, e.slot) = (NEW.run_id, NEW.step_key, NEW.slot);
+    SELECT entry INTO found
+      FROM (SELECT unnest(g.capabilities) AS entry FROM gateway.run_gate AS g WHERE g.run_id = NEW.run_id UNION ALL
+            SELECT unnest(r.capabilities) FROM launch.run AS r WHERE r.run_id = NEW.run_id AND NOT r.revoking) AS of_run
+     WHERE entry LIKE 'revoked:%' AND audit.covers(substring(entry FROM '^(?:[^:]*:){3}(.*)$'), used) LIMIT 1;
+    IF found IS NOT NULL THEN
+        PERFORM audit.says('a try by what was taken', NEW.run_id, NEW.step_key || ' ' || NEW.slot || ' ' || found);
+    END IF;
+    RETURN NULL;
+END $$;
+CREATE CONSTRAINT TRIGGER allowed AFTER INSERT ON gateway.effect_dispatch DEFERRABLE INITIALLY DEFERRED
+    FOR EACH ROW EXECUTE FUNCTION audit.allowed();
+
+-- What was taken from buckets, beyond what flowed in: kept for the end.
+CREATE TABLE audit.drawn (id bigint GENERATED ALWAYS AS IDENTITY, at_ms bigint NOT NULL, before double precision NOT NULL,
+                          after double precision NOT NULL, taken double precision NOT NULL);
+CREATE FUNCTION audit.drawn() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER AS $$
+DECLARE
+    there double precision;
+BEGIN
+    there := least(NEW.capacity, OLD.level + greatest(0, NEW.at_ms - OLD.at_ms) * OLD.per_minute / 60000.0);
+    INSERT INTO audit.drawn (at_ms, before, after, taken) VALUES (NEW.at_ms, there, NEW.level, there - NEW.level);
+    IF NEW.unit = 'calls' AND NEW.level < -0.001 THEN
+        PERFORM audit.says('a bucket of calls below nothing', '00000000-0000-0000-0000-000000000000', NEW.name || ' ' || NEW.level);
+    END IF;
+    RETURN NULL;
+END $$;
+CREATE TRIGGER drawn AFTER UPDATE ON gateway.bucket FOR EACH ROW WHEN (NEW.version = OLD.version) EXECUTE FUNCTION audit.drawn();
+
+-- Capacity: a slot waits for it once, and nothing of the step is leased meanwhile.
+CREATE TABLE audit.room (run_id uuid NOT NULL, step_key text NOT NULL, slot text NOT NULL);
+CREATE FUNCTION audit.room() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER AS $$
+BEGIN
+    IF EXISTS (SELECT FROM audit.room AS r WHERE (r.run_id, r.step_key, r.slot) = (NEW.run_id, NEW.step_key, split_part(NEW.wanted, E'\n', 4))) THEN
+        PERFORM audit.says('capacity for a slot that had it', NEW.run_id, NEW.step_key || ' ' || split_part(NEW.wanted, E'\n', 4));
+    END IF;
+    INSERT INTO audit.room VALUES (NEW.run_id, NEW.step_key, split_part(NEW.wanted, E'\n', 4));
+    RETURN NULL;
+END $$;
+CREATE CONSTRAINT TRIGGER room AFTER UPDATE ON scheduler.ticket DEFERRABLE INITIALLY DEFERRED
+    FOR EACH ROW WHEN (NEW.state = 2 AND OLD.state <> 2 AND NEW.wanted <> '') EXECUTE FUNCTION audit.room();
+
+-- A spawn that waited for money is judged after those of its run that asked before.
+CREATE FUNCTION audit.passed() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER AS $$
+DECLARE
+    found text;
+BEGIN
+    SELECT string_agg(h.slot, ', ') INTO found FROM launch.held_spawn AS h WHERE h.run_id = OLD.run_id AND h.number < OLD.number;
+    IF found IS NOT NULL THEN
+        PERFORM audit.says('a spawn passed one that asked before', OLD.run_id, OLD.slot || ' passed ' || found);
+    END IF;
+    RETURN NULL;
+END $$;
+CREATE CONSTRAINT TRIGGER passed AFTER DELETE ON launch.held_spawn DEFERRABLE INITIALLY DEFERRED
+    FOR EACH ROW EXECUTE FUNCTION audit.passed();
 
 -- A grant: the run is open here, and the end of the attempt before it is known at every point of the step.
 CREATE FUNCTION audit.granted() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER AS $$
@@ -173,6 +240,8 @@ BEGIN
 END $$;
 CREATE CONSTRAINT TRIGGER waits AFTER UPDATE OF state ON readiness.step DEFERRABLE INITIALLY DEFERRED
     FOR EACH ROW WHEN (NEW.state = 4 AND OLD.state <> 4) EXECUTE FUNCTION audit.waits();
+CREATE CONSTRAINT TRIGGER waits_for_capacity AFTER UPDATE ON readiness.step DEFERRABLE INITIALLY DEFERRED
+    FOR EACH ROW WHEN (NEW.wait_reason = 'provider_capacity' AND OLD.wait_reason <> 'provider_capacity') EXECUTE FUNCTION audit.waits();
 
 -- A step behind many: these have been made, and are over.
 CREATE FUNCTION audit.sealed() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER AS $$

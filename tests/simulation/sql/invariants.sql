@@ -51,10 +51,11 @@ SELECT 'run ' || c.run_id || ' was spawned by a command that nobody judged' FROM
    AND NOT EXISTS (SELECT FROM launch.spawn AS s WHERE (s.run_id, s.step_key, s.slot) = (c.parent_id, c.spawn_step, c.spawn_slot));
 
 -- name: always_children_are_within
--- A child has no capability, priority, time or tenant beyond its parent's.
+-- A child has no capability, priority, time or tenant beyond its parent's; of what was taken from its parent nothing either, unless its own
+-- end was decided before.
 SELECT 'run ' || c.run_id || ' may ' || one.may || ', its parent may not' AS problem
   FROM launch.run AS c JOIN launch.run AS p ON p.run_id = c.parent_id CROSS JOIN LATERAL unnest(c.capabilities) AS one(may)
- WHERE NOT one.may LIKE 'approval:%' AND NOT one.may = ANY (p.capabilities) AND NOT split_part(one.may, ':', 1) || ':*' = ANY (p.capabilities)
+ WHERE c.state < 7 AND NOT one.may LIKE 'approval:%' AND NOT one.may LIKE 'revoked:%' AND NOT one.may = ANY (p.capabilities) AND NOT split_part(one.may, ':', 1) || ':*' = ANY (p.capabilities)
 UNION ALL
 SELECT 'run ' || c.run_id || ' is beyond its parent' FROM launch.run AS c JOIN launch.run AS p ON p.run_id = c.parent_id
  WHERE (c.tenant, c.project, c.run_class) <> (p.tenant, p.project, p.run_class) OR c.priority > p.priority OR c.depth <> p.depth + 1;
@@ -69,7 +70,27 @@ SELECT 'the gate of run ' || g.run_id || ' has given on ' || g.delegated || ', i
 UNION ALL
 SELECT 'run ' || c.run_id || ' has ' || c.budget_micros || ', its slice of run ' || c.parent_id || ' is ' || coalesce(d.micros, 0)
   FROM launch.run AS c LEFT JOIN gateway.delegation AS d ON (d.run_id, d.delegation) = (c.parent_id, c.delegation)
- WHERE c.parent_id IS NOT NULL AND c.budget_micros > 0 AND d.micros IS DISTINCT FROM c.budget_micros;
+ WHERE c.parent_id IS NOT NULL AND c.budget_micros > 0
+   AND (coalesce(d.micros, 0) < c.budget_micros OR c.budget_sequence = 0 AND d.micros > c.budget_micros AND d.sequence < 2);
+
+-- name: always_what_is_out_is_granted
+-- Launch gives on, and lets be used below, no more of a run's budget than there is.
+SELECT 'run ' || run_id || ' has given on ' || delegated_micros || ' of ' || budget_micros AS problem
+  FROM launch.run WHERE delegated_micros > budget_micros AND state < 7;
+
+-- name: always_what_was_taken_stays_taken
+-- A fork has lost what the run had lost that it continues.
+SELECT 'run ' || f.run_id || ' continues run ' || s.run_id || ', and has not lost ' || lost.entry AS problem
+  FROM launch.run AS f JOIN launch.run AS s ON s.run_id = f.fork_of CROSS JOIN LATERAL unnest(s.capabilities) AS lost(entry)
+ WHERE lost.entry LIKE 'revoked:%' AND NOT lost.entry = ANY (f.capabilities);
+
+-- name: always_held_spawns_wait
+-- A spawn that waits has not been judged, and its parent goes on.
+SELECT 'slot ' || h.slot || ' of run ' || h.run_id || ' waits, and has been judged' AS problem
+  FROM launch.held_spawn AS h JOIN launch.spawn AS s USING (run_id, step_key, slot)
+UNION ALL
+SELECT 'slot ' || h.slot || ' waits for money of run ' || h.run_id || ', which is over'
+  FROM launch.held_spawn AS h JOIN launch.run AS r USING (run_id) WHERE r.state >= 9;
 
 -- name: always_trees_pause_together
 -- What is paused is paused with all below it.
@@ -177,6 +198,27 @@ UNION ALL
 SELECT 'join ' || j.slot || ' of run ' || j.run_id || ', which succeeded, has no answer'
   FROM launch.child_join AS j JOIN launch.run AS r USING (run_id) WHERE j.state < 3 AND r.state = 9;
 
+-- name: finally_nothing_is_held
+-- No spawn waits for money, no step for a greater budget in a run that succeeded, no revocation for a point; and what launch has granted
+-- is what the gateway knows.
+SELECT 'slot ' || slot || ' of run ' || run_id || ' still waits for ' || micros AS problem FROM launch.held_spawn
+UNION ALL
+SELECT 'slot ' || w.slot || ' of run ' || w.run_id || ', which succeeded, waits for a budget'
+  FROM launch.budget_wait AS w JOIN launch.run AS r USING (run_id) WHERE w.ended_ms = 0 AND r.state = 9
+UNION ALL
+SELECT 'what was taken from run ' || run_id || ' is not taken everywhere' FROM launch.run WHERE revoking
+UNION ALL
+SELECT 'run ' || r.run_id || ' was granted ' || r.budget_micros || ', its gate says ' || g.granted
+  FROM launch.run AS r JOIN gateway.run_gate AS g USING (run_id) WHERE g.stamp > 0 AND g.granted <> r.budget_micros;
+
+-- name: finally_buckets_were_kept
+-- Of a bucket no more was used than was taken from its row.
+SELECT 'of model:small ' || made.calls || ' calls were made, and ' || round(drawn.units::numeric, 2) || ' were taken from its bucket' AS problem
+  FROM (SELECT count(*) AS calls FROM gateway.effect_dispatch AS d JOIN gateway.effect AS e USING (run_id, step_key, slot)
+         WHERE e.tool = 'model:small' AND d.state IN ('succeeded', 'failed')) AS made,
+       (SELECT coalesce(sum(taken), 0) AS units FROM audit.drawn) AS drawn
+ WHERE made.calls > drawn.units + 0.001 AND EXISTS (SELECT FROM gateway.bucket);
+
 -- name: finally_outboxes_are_empty
 -- Everything that was to be said was heard.
 SELECT o.service || ' still has a ' || o.kind || ' for ' || o.receiver || ' about ' || o.key AS problem
@@ -215,6 +257,26 @@ WITH RECURSIVE tree AS (
     UNION ALL
     SELECT c.run_id FROM tree AS t JOIN launch.run AS c ON c.parent_id = t.run_id WHERE $2::boolean AND NOT c.independent)
 SELECT count(*) AS count FROM gateway.effect_dispatch JOIN tree USING (run_id);
+
+-- name: sent_by
+-- What a run and all below it that does not outlive it have sent by this, by slot as the provider names it.
+WITH RECURSIVE tree AS (
+    SELECT $1::uuid AS run_id
+    UNION ALL
+    SELECT c.run_id FROM tree AS t JOIN launch.run AS c ON c.parent_id = t.run_id WHERE NOT c.independent)
+SELECT d.run_id || '/' || d.step_key || '/' || d.slot AS slot, count(*) AS count
+  FROM gateway.effect_dispatch AS d JOIN gateway.effect AS e USING (run_id, step_key, slot) JOIN tree USING (run_id)
+ WHERE audit.covers($2::text, e.tool)
+ GROUP BY 1;
+
+-- name: raised
+-- By how much each of these runs has more than it began with.
+SELECT r.run_id::text AS run_id, coalesce(sum(p.micros) FILTER (WHERE p.kind = 'raise' OR p.kind = 'delegate' AND p.sequence > 1), 0)::bigint AS micros
+  FROM launch.run AS r LEFT JOIN launch.ledger_posting AS p USING (run_id) WHERE r.run_id = ANY ($1::uuid[]) GROUP BY r.run_id;
+
+-- name: bucket_moves
+-- What was in the model's bucket before and after each draw, and when.
+SELECT at_ms, before, after FROM audit.drawn ORDER BY id;
 
 -- name: tree_is_still
 -- Whether nothing below a run goes on: paused or over.
