@@ -183,10 +183,11 @@ class Invariants:
     async def _ledger_tells_the_truth(self) -> list[str]:
         """What the ledger says happened did, once; what it says did not happen did not."""
         happened = {one.slot for one in self._world.provider.applied}
+        answered = {one.slot for one in self._world.provider.answered}  # asked again where nobody knows: what failed may be there
         found: list[str] = []
         for row in await self._world.gate.ask(SQL.ledger.sql):
             slot = f"{row['run_id']}/{row['step_key']}/{row['slot']}"
-            if row["state"] in HAPPENED and slot not in happened:
+            if row["state"] in HAPPENED and slot not in happened | answered:
                 found.append(f"the ledger says {row['state']} of {slot}, which never happened")
             if row["state"] in DID_NOT and slot in happened:
                 found.append(f"the ledger says {row['state']} of {slot}, which happened")

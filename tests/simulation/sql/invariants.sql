@@ -85,12 +85,9 @@ SELECT 'run ' || f.run_id || ' continues run ' || s.run_id || ', and has not los
  WHERE lost.entry LIKE 'revoked:%' AND NOT lost.entry = ANY (f.capabilities);
 
 -- name: always_held_spawns_wait
--- A spawn that waits has not been judged, and its parent goes on.
+-- A spawn that waits has not been judged.
 SELECT 'slot ' || h.slot || ' of run ' || h.run_id || ' waits, and has been judged' AS problem
-  FROM launch.held_spawn AS h JOIN launch.spawn AS s USING (run_id, step_key, slot)
-UNION ALL
-SELECT 'slot ' || h.slot || ' waits for money of run ' || h.run_id || ', which is over'
-  FROM launch.held_spawn AS h JOIN launch.run AS r USING (run_id) WHERE r.state >= 9;
+  FROM launch.held_spawn AS h JOIN launch.spawn AS s USING (run_id, step_key, slot);
 
 -- name: always_trees_pause_together
 -- What is paused is paused with all below it.
@@ -290,7 +287,8 @@ SELECT coalesce(bool_and(state = 6 OR state >= 9), true) AS still FROM tree;
 -- What is still under way: no row when the installation is quiet.
 SELECT 1 AS busy WHERE EXISTS (SELECT 1 FROM launch.outbox) OR EXISTS (SELECT 1 FROM readiness.outbox)
     OR EXISTS (SELECT 1 FROM scheduler.outbox) OR EXISTS (SELECT 1 FROM gateway.outbox)
-    OR EXISTS (SELECT 1 FROM scheduler.ticket WHERE open) OR EXISTS (SELECT 1 FROM gateway.run_gate WHERE held <> 0);
+    OR EXISTS (SELECT 1 FROM scheduler.ticket WHERE open) OR EXISTS (SELECT 1 FROM gateway.run_gate WHERE held <> 0)
+    OR EXISTS (SELECT 1 FROM launch.held_spawn);
 
 -- name: work
 -- How much was done, by outcome.
