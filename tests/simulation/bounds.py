@@ -110,4 +110,3 @@ def expected(name: str, plan: Plan) -> set[Any]:
         least = {"any": 1, "two": 2, "quorum": 2}.get(plan.join, children)
         return set(range(least, children + 1))
     return expected_of_lives(name, plan)
-

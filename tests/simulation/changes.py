@@ -71,10 +71,12 @@ class Changes:
                         continue
                     seen = await self.callers.patiently(lambda node=node: client.get(node.run_id))  # type: ignore[misc]
                     if "budget" in seen.wait_reasons or chance.random() < 0.05:
-                        await self.raise_budget(client, node.run_id, chance.choice((500, 3_000)), chance.choice((1, 2, 3)))
+                        micros, times = chance.choice((500, 3_000)), chance.choice((1, 2, 3))
+                        if not await self.raise_budget(client, node.run_id, micros, times) and node.depth:
+                            await self.raise_budget(client, run.run_id, 2 * micros, times)  # it comes out of its parent's
 
-    async def raise_budget(self, client: Client, run_id: str, micros: int, times: int) -> None:
-        """One raise, told of so often."""
+    async def raise_budget(self, client: Client, run_id: str, micros: int, times: int) -> bool:
+        """One raise, told of so often; whether it counts."""
         number = len(self.raises)
         name, asked = f"raise-{number}", Raise(run_id, micros + number)  # so that each is known by its amount
         self.raises[name] = asked
@@ -93,6 +95,7 @@ class Changes:
                 self.callers.history.note("caller", f"{name} counts")
 
         await asyncio.gather(*(once(0.4 * (time // 2)) for time in range(times)))
+        return asked.counts
 
     # -- what a run may do
 

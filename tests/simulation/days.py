@@ -13,7 +13,7 @@ from typing import Any
 from runway_sdk import Context, step, workflow
 from runway_sdk.errors import EffectUnknown
 
-from tests.simulation import life_days
+from tests.simulation import bound_days, life_days
 from tests.simulation.bounds import ALL_WORKFLOWS
 from tests.simulation.flows import PATIENT, REPLAY, TTL, Plan
 from tests.simulation.hand import GATEWAYS, IN_TRANSACTION_S, SCHEDULERS, Hand
@@ -247,5 +247,6 @@ DAYS: dict[str, Day] = {
         late_confirmation,
         deposed_leader_commits,
         *life_days.DAYS,
+        *bound_days.DAYS,
     )
 }

@@ -7,6 +7,8 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
+from runway_sdk.client import Client
+
 from tests.simulation.flows import Plan
 from tests.simulation.loop import Process
 from tests.simulation.traps import LIMIT_S, DidNotHappen
@@ -39,6 +41,34 @@ class Hand:
     def pause(self, run: Launched, for_s: float) -> asyncio.Task[None]:
         """The caller wants to look for a while."""
         return self.loop.spawn(self.world.outside, self.world.callers.pause(run, for_s))
+
+    def raise_budget(self, run: Launched, micros: int, times: int = 1) -> asyncio.Task[None]:
+        """Somebody gives a run more, and says so this often."""
+
+        async def work() -> None:
+            async with Client(self.world.callers.target) as client:
+                await self.world.callers.changes.raise_budget(client, run.run_id, micros, times)
+
+        return self.loop.spawn(self.world.outside, work())
+
+    def revoke(self, run: Launched, capability: str) -> asyncio.Task[None]:
+        """Somebody takes something from a run."""
+
+        async def work() -> None:
+            async with Client(self.world.callers.target) as client:
+                await self.world.callers.changes.revoke(client, run, capability, 1)
+
+        return self.loop.spawn(self.world.outside, work())
+
+    def cancel_below(self, run: Launched) -> asyncio.Task[None]:
+        """Somebody cancels the first child of a run."""
+
+        async def work() -> None:
+            async with Client(self.world.callers.target) as client:
+                nodes = await client.trees.tree(run.run_id)
+                await client.cancel(next(node.run_id for node in nodes if node.depth), "this one is too slow")
+
+        return self.loop.spawn(self.world.outside, work())
 
     def signal(self, run: Launched, place: int, event_id: str) -> asyncio.Task[None]:
         """Somebody tells of an event of a waiting run, by its correlation."""

@@ -13,8 +13,11 @@ from tests.simulation import bounds
 from tests.simulation.changes import Raise
 from tests.simulation.lives import began, passed
 from tests.simulation.provider import Applied
+from tests.simulation.seeded import START_MS
 from tests.simulation.world import World
 
+VIEW_S = 0.7
+"""How old a scheduler's view of a bucket may be."""
 SQL = Queries.load(Path(__file__).parent / "sql" / "invariants.sql")
 HAPPENED = ("succeeded", "observed", "compensated")
 DID_NOT = ("absent", "not_sent", "failed")
@@ -87,6 +90,8 @@ class Invariants:
             await self._look_at_paused(run_id)
         found += self._losers_come_first() + self._timers_take_their_time() + self._waits_are_told_one_thing()
         found += await self._nothing_is_sent_by_what_was_taken()
+        if self._world.undisturbed:
+            found += await self._there_was_room()
         for run_id, (whole, before) in list(self._after_cancel.items()):
             now = await self._dispatches(run_id, whole)
             if now != before:
@@ -167,6 +172,22 @@ class Invariants:
             if len(ways := {way for _, way in passed_by}) > 1
         ]
 
+    async def _there_was_room(self) -> list[str]:
+        """Where nothing came between schedulers and gateways: who waited for calls went on when its bucket had them, by the bucket's
+        own row, or as much as it can hold."""
+        capacity, per_minute = self._world.bucket
+        moves = [(row["at_ms"] / 1000 - START_MS / 1000, row["before"], row["after"]) for row in await self._moves()]
+        found: list[str] = []
+        for (run_id, slot), passed_by in bounds.told.items():
+            (since_s, calls), (until_s, how) = bounds.asked[run_id, slot], passed_by[0]
+            most = float(capacity) if not moves else max(_levels(moves, capacity, per_minute, since_s - VIEW_S, until_s))
+            if how == "room" and most < min(calls, capacity) - 0.1:
+                found.append(f"slot {slot} of run {run_id} went on before its bucket had {calls} calls: {most:.2f}")
+        return found
+
+    async def _moves(self) -> list[Any]:
+        return await self._world.gate.ask(SQL.bucket_moves.sql)
+
     async def _raises_count_once(self) -> list[str]:
         """A run has what it began with and each raise that somebody was told counts, once; perhaps one that nobody was told of."""
         found: list[str] = []
@@ -183,7 +204,9 @@ class Invariants:
     async def _ledger_tells_the_truth(self) -> list[str]:
         """What the ledger says happened did, once; what it says did not happen did not."""
         happened = {one.slot for one in self._world.provider.applied}
-        answered = {one.slot for one in self._world.provider.answered}  # asked again where nobody knows: what failed may be there
+        answered = {
+            one.slot for one in self._world.provider.answered
+        }  # asked again where nobody knows: what failed may be there
         found: list[str] = []
         for row in await self._world.gate.ask(SQL.ledger.sql):
             slot = f"{row['run_id']}/{row['step_key']}/{row['slot']}"
@@ -192,3 +215,18 @@ class Invariants:
             if row["state"] in DID_NOT and slot in happened:
                 found.append(f"the ledger says {row['state']} of {slot}, which happened")
         return found
+
+
+def _levels(
+    moves: list[tuple[float, float, float]], capacity: int, per_minute: int, since_s: float, until_s: float
+) -> list[float]:
+    """What a bucket held at the ends of a time, and before each draw in it: it is greatest there."""
+    levels, last_s, level = [], -1e9, float(capacity)
+    for at_s, before, after in [*moves, (1e12, float(capacity), 0.0)]:
+        for edge_s in (since_s, until_s):
+            if last_s <= edge_s < at_s:
+                levels.append(min(float(capacity), level + (edge_s - max(last_s, 0.0)) * per_minute / 60))
+        if since_s <= at_s <= until_s:
+            levels.append(before)
+        last_s, level = at_s, after
+    return levels

@@ -6,13 +6,12 @@ noticed for another reason than its guard; the reason is compared.
 """
 
 import itertools
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from libs.fence import store as fences
-from libs.pg import Queries, Statement
 from services.checkpoint.domain import heads
 from services.checkpoint.store import transaction as checkpoints
 from services.gateway.app import inspect_effects, invoke
@@ -29,48 +28,17 @@ from services.readiness.store import waits as waiting
 from services.scheduler.app import ends
 from services.scheduler.domain.ticket import End
 from services.scheduler.store import shards, transaction
-from tests.simulation import operation, seeded
+from tests.simulation import bound_mutants, seeded
+from tests.simulation.guards import Mutant, both, swap
 from tests.simulation.loop import RUNNING
 
 
-@dataclass(frozen=True, slots=True)
-class Mutant:
-    """A guard, and how it is taken out."""
-
-    what: str
-    apply: Callable[[], None]
-    day: str
-    """The directed day that finds it."""
-    reason: str
-    """What is then said to be broken."""
-
-
-def _queries(module: Any, name: str) -> Queries:
-    """The file of statements, of those that a module has, that knows this one."""
-    for found in vars(module).values():
-        if isinstance(found, Queries) and any(statement.name == name for statement in found):
-            return found
-    raise AssertionError(f"{module.__name__} has no statement {name}")
-
-
-def _swap(module: Any, name: str, old: str, new: str) -> Callable[[], None]:
-    def apply() -> None:
-        queries = _queries(module, name)
-        before = getattr(queries, name).sql
-        assert old in before, f"{name} reads differently now"
-        changed = Statement(name, before.replace(old, new))
-        queries._statements[name] = changed
-        operation.CHANGED[changed.sql] = name
-
-    return apply
-
-
 def _no_gate_lock() -> None:
-    _swap(fences, "lock_gates", "ORDER BY run_id FOR NO KEY UPDATE", "ORDER BY run_id")()
+    swap(fences, "lock_gates", "ORDER BY run_id FOR NO KEY UPDATE", "ORDER BY run_id")()
 
 
 def _unknown_is_repeated() -> None:
-    _swap(admission, "admit", "'absent', 'proposed')", "'absent', 'proposed', 'unknown')")()
+    swap(admission, "admit", "'absent', 'proposed')", "'absent', 'proposed', 'unknown')")()
 
 
 def _settles_at_once() -> None:
@@ -122,14 +90,6 @@ def _any_checkpoint_follows() -> None:
             module.decide = decide
 
 
-def _both(*applied: Callable[[], None]) -> Callable[[], None]:
-    def apply() -> None:
-        for one in applied:
-            one()
-
-    return apply
-
-
 def _nobody_is_deposed() -> None:
     original = transaction.SchedulerDatabase.commit
 
@@ -143,7 +103,7 @@ def _nobody_is_deposed() -> None:
 
 
 _LEASE = "WHEN i.step_equal AND (f.authority_epoch, f.lease_epoch, f.attempt_id) > (i.authority_epoch, i.lease_epoch, i.attempt_id) THEN 'fenced'"
-_any_attempt_checkpoints = _swap(fences, "judge", _LEASE, "")
+_any_attempt_checkpoints = swap(fences, "judge", _LEASE, "")
 
 
 def _spawns_under_anything() -> None:
@@ -198,7 +158,7 @@ MUTANTS: dict[str, Mutant] = {
     ),
     "lease_compare": Mutant(
         "admission does not compare the lease with the step's fence",
-        _swap(
+        swap(
             admission,
             "admit",
             "WHEN (f.authority_epoch, f.lease_epoch, f.attempt_id) > (i.authority_epoch, i.lease_epoch, i.attempt_id) THEN 'fenced'",
@@ -209,7 +169,7 @@ MUTANTS: dict[str, Mutant] = {
     ),
     "completion_compare": Mutant(
         "a success is not compared with the lease that holds the step",
-        _swap(
+        swap(
             transaction,
             "succeed",
             "AND t.state = 2 AND (t.authority_epoch, t.lease_epoch, t.attempt_id) = (a.authority_epoch, a.lease_epoch, a.attempt_id)",
@@ -220,11 +180,11 @@ MUTANTS: dict[str, Mutant] = {
     ),
     "raise_before_regrant": Mutant(
         "an attempt's end does not wait for the points",
-        _both(
-            _swap(
+        both(
+            swap(
                 transaction, "end_leases", "CASE WHEN t.points = 0 THEN 4 ELSE 3 END, open = t.points <> 0", "4, open = false"
             ),
-            _swap(transaction, "end_leases", "raise_need = t.points", "raise_need = 0"),
+            swap(transaction, "end_leases", "raise_need = t.points", "raise_need = 0"),
         ),
         "deaf_gateways",
         "a grant before the raise",
@@ -253,7 +213,7 @@ MUTANTS: dict[str, Mutant] = {
     "paused_is_dead": Mutant("a stopped gateway is taken for dead", _paused_is_dead, "paused_gateway", "the provider applied"),
     "shard_compare": Mutant(
         "a leader is confirmed under any epoch",
-        _swap(shards, "confirm", "AND s.authority_epoch < (s.generation << 40) + a.revision", ""),
+        swap(shards, "confirm", "AND s.authority_epoch < (s.generation << 40) + a.revision", ""),
         "late_confirmation",
         "two authorities under one epoch",
     ),
@@ -271,7 +231,7 @@ MUTANTS: dict[str, Mutant] = {
     ),
     "checkpoint_compare": Mutant(
         "a checkpoint follows whatever head there is; the comparison of leases, which comes first, is out too",
-        _both(_any_attempt_checkpoints, _any_checkpoint_follows),
+        both(_any_attempt_checkpoints, _any_checkpoint_follows),
         "zombie_checkpoints_late",
         "checkpoints_are_one_line",
     ),
@@ -283,7 +243,7 @@ MUTANTS: dict[str, Mutant] = {
     ),
     "spawn_lock": Mutant(
         "runs are read without their lock",
-        _swap(runs, "lock_heads", "ORDER BY run_id FOR NO KEY UPDATE", "ORDER BY run_id"),
+        swap(runs, "lock_heads", "ORDER BY run_id FOR NO KEY UPDATE", "ORDER BY run_id"),
         "spawn_meets_cancel",
         "a child of a parent whose end is decided",
     ),
@@ -295,7 +255,7 @@ MUTANTS: dict[str, Mutant] = {
     ),
     "slice_back_once": Mutant(
         "a slice comes back as often as that is told",
-        _swap(envelopes, "return_slices", "WHERE d.returned_ms = 0", ""),
+        swap(envelopes, "return_slices", "WHERE d.returned_ms = 0", ""),
         "slices_twice",
         "slices_add_up",
     ),
@@ -303,7 +263,7 @@ MUTANTS: dict[str, Mutant] = {
     "event_once": Mutant("an event is not known by its id", _every_event_is_new, "signal_again", "answered 2.0"),
     "event_lock": Mutant(
         "an event and a wait do not wait for each other",
-        _swap(
+        swap(
             waiting,
             "lock_correlations",
             "SELECT pg_advisory_xact_lock(k.key)",
@@ -328,6 +288,7 @@ MUTANTS: dict[str, Mutant] = {
     "sealed": Mutant(
         "a join does not wait for instances to be made", _goes_on_unsealed, "spread_late", "before what it needs is made"
     ),
+    **bound_mutants.MUTANTS,
 }
 
 

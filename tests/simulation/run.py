@@ -145,6 +145,7 @@ async def _directed(world: World, day: str, admin_url: str, verdict: Verdict) ->
     await world.gate.open(admin_url, AUDITOR.read_text())
     invariants = Invariants(world)
     world.workflows = DAY_WORKFLOWS
+    world.undisturbed = True
     await world.inhabit()
     world.callers.on_enforced = invariants.enforced
     world.callers.on_paused = invariants.paused

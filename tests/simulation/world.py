@@ -120,6 +120,9 @@ class World:
     """Capacity and flow in a minute of the model's bucket; nothing: it has none."""
     workflows: tuple[Workflow, ...] = ALL_WORKFLOWS
 
+    undisturbed: bool = False
+    """Whether nothing but a directed day's own fault comes between processes."""
+
     def __post_init__(self) -> None:
         self.provider = Provider(self.loop, self._chance("provider"), self.history)
         seeded.install(self.loop, self.seed, self.provider, self.processes.get)
