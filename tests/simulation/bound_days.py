@@ -9,6 +9,8 @@ from typing import Any
 from tests.simulation import bounds
 from tests.simulation.flows import Plan
 from tests.simulation.hand import GATEWAYS, IN_TRANSACTION_S, Hand
+from tests.simulation.life_days import delivery
+from tests.simulation.provider import Fate
 from tests.simulation.workload import Launched
 
 TOOL = "tool:http.request"
@@ -29,26 +31,26 @@ async def dies_with_its_room(hand: Hand) -> None:
     """A worker dies with the lease that its step's wait for capacity was for."""
     await hand.world.put_bucket(4, 240)
     run = hand.launch("thirsty", Plan(draws=[2], naps_s=1.0))
-    await _told(hand, run)
+    await hand.until("the end of a wait", lambda: _told(run))
     hand.world.kill(await hand.granted(run, "drink", again=True))
     await hand.until("the end of the run", lambda: run.settled)
 
 
 async def room_too_late(hand: Hand) -> None:
-    """A bucket that nothing flows into is empty; a run waits for it as long as it said, and its worker dies once it goes on."""
+    """A bucket into which little flows is empty; a run waits for it as long as it said, and its worker dies once it goes on."""
     world = hand.world
-    await world.put_bucket(2, 0)
+    await world.put_bucket(2, 6)
     hand.launch("thirsty", Plan(draws=[2]))
     await hand.until("an empty bucket", lambda: len(world.provider.answered) == 2)
-    run = hand.launch("thirsty", Plan(draws=[2], wait_s=4.0, naps_s=1.0, boundaries=1))
-    await _told(hand, run)
+    run = hand.launch("thirsty", Plan(draws=[2], wait_s=4.0, naps_s=1.0))
+    await hand.until("the end of a wait", lambda: _told(run))
     world.kill(await hand.granted(run, "drink", again=True))
     await hand.until("the end of the run", lambda: run.settled)
 
 
-async def _told(hand: Hand, run: Launched) -> None:
-    """Waits until the run's first wait for capacity is over."""
-    await hand.until("the end of a wait", lambda: (run.run_id, "room-0") in bounds.told)
+def _told(run: Launched) -> bool:
+    """Whether the run's first wait for capacity is over."""
+    return (run.run_id, "room-0") in bounds.told
 
 
 async def two_gateways_draw(hand: Hand) -> None:
@@ -71,6 +73,21 @@ async def spawns_in_order(hand: Hand) -> None:
     await hand.until("the launch's answer", lambda: run.run_id)
     await asyncio.sleep(8.0)  # the first child has given back what it did not use
     await hand.raise_budget(run, 6_000)
+    await hand.until("the end of the run", lambda: run.settled)
+
+
+async def spawn_beside_a_call(hand: Hand) -> None:
+    """A spawn asks for money that a call of its parent holds while it is under way."""
+    world = hand.world
+    world.provider.fates.append(Fate(arrives_s=3.0))
+    trap = delivery(hand, "scheduler", "launch", b"spender")
+    run = hand.launch("frugal", Plan(children=1, items=1, spends=2, naps_s=4.0, slice_micros=2_500, budget_micros=2_600))
+    await trap.caught()
+    await hand.until("a call", lambda: not world.provider.fates)
+    trap.release()
+    await hand.until("the call's answer", lambda: world.provider.answered)
+    await asyncio.sleep(5.0)
+    await hand.raise_budget(run, 3_000)
     await hand.until("the end of the run", lambda: run.settled)
 
 
@@ -184,6 +201,7 @@ DAYS = (
     room_too_late,
     two_gateways_draw,
     spawns_in_order,
+    spawn_beside_a_call,
     cancel_meets_held_spawn,
     raised_twice,
     raises_overtake,

@@ -12,12 +12,13 @@ from services.gateway.store import transaction as admission
 from services.launch.app import raise_budgets, revoke_capabilities, spawn_children
 from services.launch.clients import points
 from services.launch.domain.closing import Receipt
-from services.launch.store import held_spawns
+from services.launch.store import children, held_spawns
 from services.launch.store import transaction as runs
 from services.scheduler.app import book
 from services.scheduler.app.claim_attempts import ClaimDesk
 from services.scheduler.domain import buckets
-from tests.simulation.guards import Mutant, swap
+from tests.simulation.bound_days import TOOL
+from tests.simulation.guards import Mutant, both, swap
 
 
 def _one_call_is_enough() -> None:
@@ -112,7 +113,7 @@ MUTANTS: dict[str, Mutant] = {
         "capacity for a slot that had it",
     ),
     "capacity_lapse": Mutant(
-        "a ticket waits for capacity whatever the time", _nobody_goes_without, "room_too_late", "was never told its end"
+        "a ticket waits for capacity whatever the time", _nobody_goes_without, "room_too_late", "after its time"
     ),
     "capacity_late": Mutant(
         "a lease does not say that its wait has timed out", _late_is_not_said, "room_too_late", "was told late and room"
@@ -131,7 +132,7 @@ MUTANTS: dict[str, Mutant] = {
         "spawns_in_order",
         "a spawn passed one that asked before",
     ),
-    "slice_free": Mutant("a slice is taken whatever is free", _slices_cost_nothing, "spawns_in_order", "slices_add_up"),
+    "slice_free": Mutant("a slice is taken whatever is free", _slices_cost_nothing, "spawn_beside_a_call", "slices_add_up"),
     "held_slice_back": Mutant(
         "the slice of a spawn that is refused stays out",
         _refused_slices_stay_out,
@@ -141,14 +142,22 @@ MUTANTS: dict[str, Mutant] = {
     "raise_once": Mutant("a raise is not known by its id", _every_raise_is_new, "raised_twice", "its callers were told"),
     "envelope_order": Mutant(
         "what a gate has is what was told last",
-        swap(
-            fences,
-            "merge_gates",
-            "CASE WHEN excluded.envelope_sequence > g.envelope_sequence THEN excluded.granted ELSE g.granted END",
-            "excluded.granted",
+        both(
+            swap(
+                fences,
+                "merge_gates",
+                "CASE WHEN excluded.envelope_sequence > g.envelope_sequence THEN excluded.granted ELSE g.granted END",
+                "excluded.granted",
+            ),
+            swap(
+                fences,
+                "merge_gates",
+                "OR excluded.envelope_sequence > g.envelope_sequence",
+                "OR excluded.envelope_sequence <> g.envelope_sequence",
+            ),
         ),
         "raises_overtake",
-        "its gate says",
+        "holds_add_up",
     ),
     "revoke_judged": Mutant(
         "admission does not look at the grant",
@@ -167,7 +176,13 @@ MUTANTS: dict[str, Mutant] = {
         "runs are read without their lock",
         swap(runs, "lock_heads", "ORDER BY run_id FOR NO KEY UPDATE", "ORDER BY run_id"),
         "spawn_meets_revocation",
-        ", its parent may not",
+        f"was sent after {TOOL} was taken",
+    ),
+    "revoke_decided": Mutant(
+        "a run below whose end is decided counts as one that has lost it",
+        swap(children, "revoked_below", "NOT revoking AND (state NOT IN (7, 8) OR enforced = points)", "NOT revoking"),
+        "revoked_beside_a_cancel",
+        f"was sent after {TOOL} was taken",
     ),
     "revoke_from_memory": Mutant(
         "a revocation is called enforced before the points committed it",

@@ -48,6 +48,7 @@ async def drink(ctx: Context, run: Plan) -> int:
         except CapacityTimedOut:
             told.setdefault((ctx.run_id, slot), []).append((now(), "late"))
             total += LATE
+            await asyncio.sleep(run.naps_s)
             continue
         told.setdefault((ctx.run_id, slot), []).append((now(), "room"))
         await asyncio.sleep(run.naps_s)
@@ -74,11 +75,14 @@ spender = workflow("spender", steps=[spend], input=Plan, promises=int)
 
 @step(models=[MODEL], retry=PATIENT, lease_ttl=TTL)
 async def dole(ctx: Context, run: Plan) -> int:
-    """Spawns more than it can pay at once; every second command is of two children, which are made together or not at all."""
+    """Spawns more than it can pay at once, and pays calls of its own beside them; every second command is of two children, which are
+    made together or not at all."""
     spawned = []
     for place in range(run.children):
         one = Child("spender", Plan(spends=run.spends, naps_s=run.naps_s), budget_micros=run.slice_micros)
         spawned.append(await ctx.spawn_many([one] * (1 + place % 2), slot=f"c{place}", wait_for_budget=True))
+    for number in range(run.items):
+        await consult(ctx, f"own-{number}", waits=True)
     return (await ctx.join(*spawned, policy=JOINS[run.join], slot="join")).succeeded
 
 

@@ -16,6 +16,8 @@ from tests.simulation.provider import Applied
 from tests.simulation.seeded import START_MS
 from tests.simulation.world import World
 
+LEASED_S = 2.0
+"""After so long a ticket that waits for nothing is leased."""
 VIEW_S = 0.7
 """How old a scheduler's view of a bucket may be."""
 SQL = Queries.load(Path(__file__).parent / "sql" / "invariants.sql")
@@ -174,15 +176,18 @@ class Invariants:
 
     async def _there_was_room(self) -> list[str]:
         """Where nothing came between schedulers and gateways: who waited for calls went on when its bucket had them, by the bucket's
-        own row, or as much as it can hold."""
+        own row, or as much as it can hold; and no later than it said."""
         capacity, per_minute = self._world.bucket
         moves = [(row["at_ms"] / 1000 - START_MS / 1000, row["before"], row["after"]) for row in await self._moves()]
         found: list[str] = []
+        long_s = {run.run_id: run.plan.wait_s for run in self._world.callers.runs}
         for (run_id, slot), passed_by in bounds.told.items():
             (since_s, calls), (until_s, how) = bounds.asked[run_id, slot], passed_by[0]
             most = float(capacity) if not moves else max(_levels(moves, capacity, per_minute, since_s - VIEW_S, until_s))
             if how == "room" and most < min(calls, capacity) - 0.1:
                 found.append(f"slot {slot} of run {run_id} went on before its bucket had {calls} calls: {most:.2f}")
+            if 0 < long_s[run_id] < until_s - since_s - LEASED_S:
+                found.append(f"slot {slot} of run {run_id} went on {until_s - since_s - long_s[run_id]:.1f} s after its time")
         return found
 
     async def _moves(self) -> list[Any]:

@@ -13,7 +13,7 @@ from tests.simulation.network import Weather
 from tests.simulation.provider import Fate
 
 
-def _delivery(hand: Hand, sender: str, receiver: str, word: bytes) -> Any:
+def delivery(hand: Hand, sender: str, receiver: str, word: bytes) -> Any:
     """Events of one service to another that hold this."""
 
     def fits(call: Any) -> bool:
@@ -31,7 +31,7 @@ def _delivery(hand: Hand, sender: str, receiver: str, word: bytes) -> Any:
 
 async def spawn_after_cancel(hand: Hand) -> None:
     """A command to spawn arrives after the parent's cancel."""
-    trap = _delivery(hand, "scheduler", "launch", b"leaf")
+    trap = delivery(hand, "scheduler", "launch", b"leaf")
     run = hand.launch("family", Plan(children=2))
     await trap.caught()
     await hand.until("the launch's answer", lambda: run.run_id)
@@ -92,7 +92,7 @@ async def signal_again(hand: Hand) -> None:
 
 async def event_meets_wait(hand: Hand) -> None:
     """An event is told of while the wait for it begins: neither sees the other's commit."""
-    begins = _delivery(hand, "scheduler", "readiness", b"news")
+    begins = delivery(hand, "scheduler", "readiness", b"news")
     commits = hand.world.gate.traps.set(
         "the commit of an event", lambda asked: (asked.before, asked.name) == ("read_signals", "COMMIT")
     )

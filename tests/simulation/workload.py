@@ -71,6 +71,7 @@ def plan_of(name: str, chance: random.Random, targets: list[str], topic: str, *,
     elif name == "frugal":
         plan.children = chance.randint(2, 4)
         plan.spends = chance.randint(0, 2)
+        plan.items = chance.choice((0, 0, 1, 2))
         plan.join = chance.choice(("all", "all", "any", "two", "quorum"))
         plan.slice_micros = chance.choice((1_000, 2_500))
         plan.budget_micros = plan.slice_micros * chance.choice((0, 1, 2, 4)) + 100

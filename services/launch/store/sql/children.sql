@@ -229,12 +229,15 @@ SELECT top, count(*)::int AS total, count(*) FILTER (WHERE state >= 7)::int AS a
   FROM tree GROUP BY top;
 
 -- name: revoked_below
--- How far what was taken has come in what came of a run and does not outlive it.
+-- How far what was taken has come in what came of a run and does not outlive it. From what is decided nothing is taken any more, and it may
+-- send until every point has closed it.
 WITH RECURSIVE tree AS (
-    SELECT c.run_id, c.revoking FROM run AS c WHERE c.parent_id = $1 AND NOT c.independent
+    SELECT c.run_id, c.revoking, c.state, c.enforced, c.points FROM run AS c WHERE c.parent_id = $1 AND NOT c.independent
     UNION ALL
-    SELECT c.run_id, c.revoking FROM tree AS t JOIN run AS c ON c.parent_id = t.run_id AND NOT c.independent)
-SELECT count(*)::int AS total, count(*) FILTER (WHERE NOT revoking)::int AS enforced FROM tree;
+    SELECT c.run_id, c.revoking, c.state, c.enforced, c.points
+      FROM tree AS t JOIN run AS c ON c.parent_id = t.run_id AND NOT c.independent)
+SELECT count(*)::int AS total,
+       count(*) FILTER (WHERE NOT revoking AND (state NOT IN (7, 8) OR enforced = points))::int AS enforced FROM tree;
 
 -- name: ending_parents
 -- Parents whose outcome is decided: those that wait for nothing more, and those of which children still run.
