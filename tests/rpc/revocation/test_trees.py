@@ -78,6 +78,34 @@ async def test_a_tree_is_enforced_once_the_last_point_of_the_last_child_is(room:
 
 
 @pytest.mark.requirement("child.bounded")
+async def test_a_run_below_that_is_ending_counts_once_every_point_has_closed_it(
+    room: Room, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing is taken from it any more, and until then it may send by what it had."""
+    top = await parent(room)
+    (child,) = await room.spawn(top, ABLE)
+    hears = room.scheduler.raise_fences
+
+    async def deaf(request: fence_pb2.RaiseFencesRequest) -> fence_pb2.RaiseFencesResponse:
+        if any(gate.run_id == UUID(child).bytes for gate in request.gates):
+            raise unreachable("scheduler")
+        return await hears(request)
+
+    monkeypatch.setattr(room.scheduler, "raise_fences", deaf)
+    assert (await room.client.cancel(child)).phase == pb.CANCEL_PHASE_ACCEPTED
+    answer = await room.client.trees.revoke(top, [HTTP], "why", request_id="r")
+    assert (answer.phase, answer.below.total, answer.below.enforced) == (pb.REVOCATION_PHASE_ACCEPTED, 1, 0)
+    assert all(receipt.enforced_epoch for receipt in answer.receipts), "of the run itself every point has"
+    monkeypatch.undo()
+
+    async def enforced() -> bool:
+        later = await room.client.trees.revoke(top, [HTTP], "why", request_id="r")
+        return later.phase == pb.REVOCATION_PHASE_ENFORCED and later.below.enforced == 1
+
+    await wait_until(enforced, timeout_s=20, what="the child, which is closed everywhere")
+
+
+@pytest.mark.requirement("child.bounded")
 async def test_a_spawn_at_the_same_moment_leaves_nobody_with_it(room: Room) -> None:
     """Both queue for the parent's lock, held here until both wait: whichever is first, the other meets what it left."""
     for order in range(6):
