@@ -30,7 +30,7 @@ from tests.simulation.provider import SETTLE_S, Provider
 
 KINDS = (
     *("chain", "chain", "fan", "reviewed", "family", "family", "waiter", "waiter", "wide", "race"),
-    *("thirsty", "spender", "frugal", "frugal"),
+    *("thirsty", "thirsty", "spender", "frugal", "frugal"),
 )
 PAID = ("spender", "frugal")
 """What runs out of money, so that somebody gives it more."""
