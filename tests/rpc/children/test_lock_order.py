@@ -6,8 +6,9 @@ transactions waits for him, they cannot wait for each other.
 
 import asyncio
 import random
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable
 from contextlib import asynccontextmanager
+from typing import Any
 from uuid import UUID
 
 import asyncpg
@@ -109,29 +110,47 @@ async def test_a_batch_of_trees_is_locked_in_order_of_ids_whatever_is_above_what
     await room.sums()
 
 
-@pytest.mark.requirement("run.cancel")
-async def test_a_child_that_is_spawned_while_its_tree_is_being_locked_is_cancelled_with_it(room: Room) -> None:
-    top = await parent(room)
-    (first,) = await room.spawn(top, PLAIN)
+@asynccontextmanager
+async def spawned_first(room: Room, top: str, verb: Awaitable[Any]) -> AsyncIterator[list[str]]:
+    """What is asked of a run that a spawn is first to lock, though both wait by then; its children, in order."""
+    await room.spawn(top, PLAIN)
     async with neighbour(room) as other:
         await other.take(top)
         spawning = asyncio.create_task(room.tell(room.spawn_event(top, [PLAIN, PLAIN])))
         await other.waited_for(room)
-        cancelling = asyncio.create_task(room.client.cancel(top))
+        asking = asyncio.ensure_future(verb)
 
         async def both() -> bool:
-            rows = await room.launch.fetch(
-                "SELECT FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()"
-            )
-            return len(rows) == 2
+            waiting = "SELECT FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()"
+            return len(await room.launch.fetch(waiting)) == 2
 
-        await wait_until(both, what="a spawn and a cancel of one run")
+        await wait_until(both, what="a spawn and something else of one run")
     assert await spawning == [APPLIED]
-    await cancelling
-    await room.settled(top, first)
-    open_runs = await room.launch.fetch("SELECT run_id FROM run WHERE state < 9")
-    assert not open_runs
+    await asking
+    children = [child.run.run_id for child in await room.client.trees.children(top)]
+    assert len(children) == 3
+    yield children
+
+
+@pytest.mark.requirement("run.cancel")
+async def test_a_child_that_is_spawned_while_its_tree_is_being_locked_is_cancelled_with_it(room: Room) -> None:
+    top = await parent(room)
+    async with spawned_first(room, top, room.client.cancel(top)) as children:
+        await room.settled(top, *children)
+    why = "SELECT detail::json->>'reason' AS why FROM run_event WHERE kind = 'run.cancelling' AND run_id <> $1"
+    reasons = [row["why"] for row in await room.launch.fetch(why, UUID(top))]
+    assert reasons == ["its parent ended: cancelled"] * 3, "in the commit that cancels their parent, not found later"
     await room.sums()
+
+
+@pytest.mark.requirement("run.pause")
+async def test_a_child_that_is_spawned_while_its_tree_is_being_locked_is_paused_with_it(room: Room) -> None:
+    top = await parent(room)
+    async with spawned_first(room, top, room.client.pause(top)) as children:
+        states = {(await room.client.get(run_id)).state for run_id in children}
+    assert states <= {pb.RUN_STATE_PAUSING, pb.RUN_STATE_PAUSED}
+    await room.client.cancel(top)
+    await room.settled(top, *children)
 
 
 @pytest.mark.requirement("run.cancel")
