@@ -74,7 +74,7 @@ def _every_raise_is_new() -> None:
     raise_budgets.digest = lambda raw: named(raw + b"%d" % next(numbers))
 
 
-async def _nothing_below(*_: Any) -> list[Any]:
+def _nothing_below(*_: Any) -> list[Any]:
     return []
 
 
