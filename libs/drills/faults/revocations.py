@@ -18,11 +18,12 @@ from libs.drills.bounded import GROUP
 from libs.drills.faults.lives import kill
 from libs.drills.finals import SQL, ask
 from libs.drills.history import Fact, now_ms
+from libs.drills.installation import Recipe
 from libs.drills.stage import LOOK_S, Drill, Stage
 from libs.drills.traffic import Launched
 
 TAKEN = "tool:http.request"
-ALONE, TREES, LEFT = 4, 3, 2
+ALONE, TREES, LEFT = 4, 2, 2
 EFFECTS = 80
 """Of a run that may go on: more than it makes before it may no more."""
 WHOLE = 40
@@ -167,6 +168,7 @@ DRILLS = [
         "revoke-raced",
         "a tool taken from runs and trees while the gateway and launch are killed or stopped in turn",
         revoke_raced,
+        recipe=Recipe(workers=3),  # beside ordinary traffic: each run that goes on holds a slot
         during={"launched": 5, "finished": ALONE + TREES},
     )
 ]
