@@ -16,7 +16,7 @@ from libs.drills.faults.lives import answers, kill
 from libs.drills.finals import SQL, ask
 from libs.drills.history import Fact, now_ms
 from libs.drills.stage import LOOK_S, Drill, Stage
-from libs.drills.traffic import Launched
+from libs.drills.traffic import ASK_AGAIN_S, Launched
 from libs.kernel.refusal import Refusal
 
 RUNS, TREES = 5, 4
@@ -47,7 +47,7 @@ class _Purse:
                     return
                 except RunwayError as refused:
                     self._stage.history.note("client", "refused", call="raise", reason=refused.reason, run=run_id)
-                    await asyncio.sleep(LOOK_S)
+                    await asyncio.sleep(ASK_AGAIN_S)
 
         await asyncio.gather(*(asks() for _ in range(ASKED)))
 

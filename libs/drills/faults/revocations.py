@@ -20,7 +20,7 @@ from libs.drills.finals import SQL, ask
 from libs.drills.history import Fact, now_ms
 from libs.drills.installation import Recipe
 from libs.drills.stage import LOOK_S, Drill, Stage
-from libs.drills.traffic import Launched
+from libs.drills.traffic import ASK_AGAIN_S, Launched
 
 TAKEN = "tool:http.request"
 ALONE, TREES, LEFT = 4, 2, 2
@@ -53,7 +53,7 @@ async def _revoke(stage: Stage, run_id: str) -> _Taken:
             answer = await stage.traffic.client.trees.revoke(run_id, [TAKEN], "a drill", request_id=request_id)
         except RunwayError as refused:
             stage.history.note("client", "refused", call="revoke", reason=refused.reason, run=run_id)
-            await asyncio.sleep(LOOK_S)
+            await asyncio.sleep(ASK_AGAIN_S)
             continue
         if answer.phase == pb.REVOCATION_PHASE_ENFORCED:
             below = answer.below
