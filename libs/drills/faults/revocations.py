@@ -28,7 +28,14 @@ EFFECTS = 80
 """Of a run that may go on: more than it makes before it may no more."""
 WHOLE = 40
 """Of a run from which nothing is taken."""
-TURNS = (("gateway", "killed"), ("gateway", "stopped"), ("launch", "killed"), ("gateway", "stopped"), ("launch", "killed"))
+TURNS = (
+    ("gateway", "stopped", 2),
+    ("launch", "killed", 1),
+    ("gateway", "killed", 1),
+    ("gateway", "stopped", 2),
+    ("launch", "killed", 0),
+)
+"""Whom it hits, and from how many runs the tool is taken meanwhile."""
 DEAD_MS = 400
 """A revocation is asked for so soon after a kill, at most: who was killed cannot confirm it yet."""
 STOPPED_S = 3.0
@@ -85,11 +92,11 @@ async def revoke_raced(stage: Stage) -> None:
         taken[run.run_id] = await _revoke(stage, run.run_id)
 
     async with stage.fault("a tool taken from runs and trees while the gateway and launch are killed or stopped in turn"):
-        both, waiting = (*alone, *trees), []
-        for turn, (service, how) in enumerate(TURNS):
+        left_over, waiting = [*alone, *trees], []
+        for service, how, number in TURNS:
             if how == "stopped":
                 os.kill(stage.installation.pid(service), signal.SIGSTOP)
-            waiting += [asyncio.ensure_future(take(run)) for run in both[turn :: len(TURNS)]]
+            waiting += [asyncio.ensure_future(take(left_over.pop(0))) for _ in range(number)]
             if how == "stopped":
                 await stage.work_on(STOPPED_S)
                 os.kill(stage.installation.pid(service), signal.SIGCONT)
