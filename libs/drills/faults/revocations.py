@@ -142,7 +142,7 @@ def _judge(
 ) -> None:
     def look(facts: list[Fact]) -> None:
         finals = {fact["run"]: fact for fact in facts if (fact["who"], fact["what"]) == ("final", "run")}
-        before = 0
+        before, late = 0, list[str]()
         for fact in facts:
             if (fact["who"], fact["what"]) != ("provider", "applied") or fact["run"] not in root_of:
                 continue
@@ -152,9 +152,9 @@ def _judge(
             if fact["t"] <= found.at:
                 continue
             named = fact["run"] not in taken or (fact["step"], fact["slot"]) in found.in_flight
-            stage.expect(
-                named and effect in intended, f"{'/'.join(effect)} was sent {fact['t'] - found.at:.0f} ms after ENFORCED"
-            )
+            if not named or effect not in intended:
+                late.append(f"{'/'.join(effect)} {fact['t'] - found.at:.0f} ms after it")
+        stage.expect(not late, f"{len(late)} effects were sent after ENFORCED: {', '.join(late[:3])}")
         most = {run: EFFECTS * (GROUP if run in set(root_of.values()) - set(lost[:ALONE]) else 1) for run in lost}
         fewer = [run for run in lost if finals[run]["outcome"] == "succeeded" and finals[run]["output"] < most[run]]
         whole = [run for run in left if (finals[run]["outcome"], finals[run]["output"]) == ("succeeded", WHOLE)]
