@@ -62,7 +62,7 @@ async def test_a_worker_that_ended_in_order_is_gone_at_once(stack: Stack) -> Non
     async def gone() -> bool:
         return not any(row["worker_id"] == "leaves-1" for row in await listed(stack, "worker", "list"))
 
-    await wait_until(gone, 5.0, what="a list without it")
+    await wait_until(gone, 20.0, what="a list without it")
     checks = {row["check"]: row["detail"] for row in await listed(stack, "doctor")}
     assert "at work" in checks["workers"]
     await stack.client.cancel(run.run_id)

@@ -66,7 +66,7 @@ async def test_an_estimate_is_never_before_its_bucket_has_enough(world: World, r
     async def kept_back() -> bool:
         return codes((await ask(replica, left))[0]) == ["BUCKET_EMPTY"]
 
-    await wait_until(kept_back, 5.0, what="a ticket that waits for its bucket alone")
+    await wait_until(kept_back, 20.0, what="a ticket that waits for its bucket alone")
     (told,) = await ask(replica, left)
     waiting.cancel()
     await asyncio.gather(waiting, return_exceptions=True)
