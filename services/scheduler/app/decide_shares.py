@@ -3,7 +3,7 @@
 Can go wrong: a change that nobody can explain later. Without a reason and an actor none is stored, and none is ever forgotten.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Protocol
 
@@ -14,10 +14,8 @@ from services.scheduler.app.usage import Usage
 from services.scheduler.domain.shares import MOST_WEIGHT, Change, Decided, Part, Policy, Report, StoredPart
 
 LONGEST_HALF_LIFE_MS = 86_400_000
-FRESH_MS = 3_000
-"""What a leader said this long ago still counts."""
 SILENT_MS = 15_000
-"""Who said nothing for so long is gone."""
+"""Who said nothing for so long is gone, once its shards are another's."""
 
 
 class Shares(Protocol):
@@ -47,6 +45,10 @@ class Shares(Protocol):
 
     async def exchange(self, holder: str, beat: int, mine: Sequence[Report] | None) -> list[Report]:
         """Says what this process sees (None: nothing, as before), and reads what the others said last."""
+        ...
+
+    async def holders(self) -> Collection[str]:
+        """Who leads some shard, as the shards' rows say."""
         ...
 
     async def inherit(self, silent: Mapping[str, int]) -> list[Report]:
@@ -167,6 +169,8 @@ class Exchange:
     """Tells the other leaders what is used here, hears them, and takes over the past of those that are gone.
 
     Who is gone is told by our own monotonic clock and by reports that stay the same: no two processes' clocks are compared.
+    What a silent leader said counts for as long as its shards are its own, since its leases live; and then until the time is over,
+    though they count at their new leader too: a bound must not be exceeded because a leader died.
     """
 
     def __init__(self, shares: Shares, usage: Usage, holder: str) -> None:
@@ -191,8 +195,10 @@ class Exchange:
         }
         age_ms = {holder: now_ms - since_ms for holder, (_, since_ms) in self._heard.items()}
         before = self._usage.elsewhere, self._usage.projects_elsewhere
-        self._usage.hear(report for report in said if age_ms[report.holder] <= FRESH_MS)
-        silent = {holder: beats[holder] for holder, age in age_ms.items() if age > SILENT_MS}
+        late = [holder for holder, age in age_ms.items() if age > SILENT_MS]
+        leading = await self._shares.holders() if late else ()
+        silent = {holder: beats[holder] for holder in late if holder not in leading}
+        self._usage.hear(report for report in said if report.holder not in silent)
         if silent:
             self._usage.inherit(await self._shares.inherit(silent))
         return before != (self._usage.elsewhere, self._usage.projects_elsewhere)

@@ -154,7 +154,7 @@ class _Cycle:
         }
         held = standing.shared_leases
         capacity = sum(held.values()) + sum(poll.slots for poll in polls if not poll.tenant)
-        reserve = capacity * standing.policy.reserve_permille // 1000
+        reserve = standing.policy.reserve(capacity)
         self._reserve_left = reserve - held.get(INTERACTIVE, 0)
         self._others_left = capacity - reserve - sum(count for run_class, count in held.items() if run_class != INTERACTIVE)
         self._migration_left = capacity * standing.policy.migration_permille // 1000 - held.get(MIGRATION, 0)

@@ -45,6 +45,12 @@ class Policy:
     most_waiting: int = 250_000
     """Tickets of a tenant that may wait, where its part says nothing."""
 
+    def reserve(self, capacity: int) -> int:
+        """Of so many shared slots, those for interactive runs alone: the nearest number, since leaders' parts shall add up; all
+        of them only where that is what was decided."""
+        nearest = (capacity * self.reserve_permille + 500) // 1000
+        return nearest if nearest < capacity or self.reserve_permille == 1000 else max(0, capacity - 1)
+
 
 @value(frozen=True, slots=True)
 class Part:

@@ -5,7 +5,7 @@ sees the earlier.
 """
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -95,6 +95,10 @@ class ShareStore:
             )
             await self._db.fetch(_Q.put_use, holder, *names, *numbers, beat, [r.waiting for r in mine], [r.extra for r in mine])
         return [_report(row) for row in await self._db.fetch(_Q.read_use, holder)]
+
+    async def holders(self) -> Collection[str]:
+        """Who leads some shard, as the shards' rows say."""
+        return {row["holder"] for row in await self._db.fetch(_Q.read_holders)}
 
     async def inherit(self, silent: Mapping[str, int]) -> list[Report]:
         """What these processes said last, if it is still at this beat: once, for whoever asks first."""

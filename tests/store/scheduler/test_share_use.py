@@ -4,9 +4,9 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 
 import pytest
 
-from libs.pg import Database
+from libs.pg import Database, Statement
 from libs.testkit import ManualClock
-from services.scheduler.app.decide_shares import FRESH_MS, SILENT_MS, Exchange
+from services.scheduler.app.decide_shares import SILENT_MS, Exchange
 from services.scheduler.app.usage import Usage
 from services.scheduler.domain.shares import Decided, Meter, Part, Policy
 from services.scheduler.store.shares import ShareStore
@@ -38,7 +38,14 @@ async def leaders(database: Callable[[str], Awaitable[str]]) -> AsyncIterator[li
     await db.close()
 
 
-async def test_what_others_use_is_heard_with_their_projects_and_only_while_it_is_fresh(leaders: list[Leader]) -> None:
+async def leads(leaders: list[Leader], name: str) -> None:
+    """All shards are this process', as their rows say."""
+    store = leaders[0].exchange._shares
+    assert isinstance(store, ShareStore)
+    await store._db.fetch(Statement("leads", "UPDATE shard SET holder = $1"), name)
+
+
+async def test_what_others_use_is_heard_with_their_projects_until_they_are_gone(leaders: list[Leader]) -> None:
     one, two, three = leaders
     one.uses("a", 3, 2.5)
     one.usage.projects[("a", "p")] = 3
@@ -50,12 +57,32 @@ async def test_what_others_use_is_heard_with_their_projects_and_only_while_it_is
     assert (two.usage.used("a").running, two.usage.used("a").average) == (4, 3.0)
     assert two.usage.of_project(("a", "p")) == 3
     assert one.usage.used("a").running == 3, "nobody hears himself"
-    assert not await two.tell(FRESH_MS)
+    await three.tell()
+    assert not await two.tell(SILENT_MS)
+    await three.tell()
     assert await two.tell(1)
-    assert two.usage.used("a").running == 0, "who says nothing new is not counted any more"
+    assert two.usage.used("a").running == 1, "who is gone is not counted any more"
     await one.tell()
     await two.tell()
-    assert two.usage.used("a").running == 3, "one is back, three is not"
+    assert two.usage.used("a").running == 4, "one is back"
+
+
+@pytest.mark.requirement("sched.fair")
+async def test_a_silent_leader_s_leases_count_for_as_long_as_its_shards_are_its_own(leaders: list[Leader]) -> None:
+    one, two, three = leaders
+    one.uses("a", 3, 40.0)
+    one.usage.projects[("a", "p")] = 3
+    await leads(leaders, "one")
+    await one.tell()
+    await two.tell()
+    await two.tell(10 * SILENT_MS)
+    assert (two.usage.used("a").running, two.usage.of_project(("a", "p"))) == (3, 3), "nobody took its shards over"
+    await leads(leaders, "three")
+    three.uses("a", 3, 0.0)
+    await three.tell()
+    await two.tell()
+    assert two.usage.used("a").running == 3, "they are another's, who counts them"
+    assert two.usage.used("a").average == 40.0
 
 
 async def test_the_past_of_who_is_gone_is_taken_over_once_and_its_leases_are_not(leaders: list[Leader]) -> None:
@@ -65,7 +92,8 @@ async def test_the_past_of_who_is_gone_is_taken_over_once_and_its_leases_are_not
     for other in (two, three):
         await other.tell()
         await other.tell(SILENT_MS)
-    assert [other.usage.used("a").average for other in (two, three)] == [0, 0], "it may only be slow"
+    assert [other.usage.meters for other in (two, three)] == [{}, {}], "it may only be slow"
+    assert [other.usage.used("a").running for other in (two, three)] == [3, 3], "its leases live"
     for other in (two, three):
         await other.tell(1)
     assert [other.usage.used("a").average for other in (two, three)] == [40.0, 0], "the first to notice has it, nobody else"

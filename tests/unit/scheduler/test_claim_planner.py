@@ -145,7 +145,7 @@ def test_the_reserve_is_left_to_interactive_runs(polls: list[Poll], tickets: lis
     others = [g for g in planned(polls, tickets, standing) if g.poll in shared and by_key[g.key].run_class != INTERACTIVE]
     capacity = sum(standing.shared_leases.values()) + sum(p.slots for p in polls if not p.tenant)
     held = sum(count for run_class, count in standing.shared_leases.items() if run_class != INTERACTIVE)
-    assert not others or held + len(others) <= capacity - capacity * standing.policy.reserve_permille // 1000
+    assert not others or held + len(others) <= capacity - standing.policy.reserve(capacity)
 
 
 @given(polls_, tickets_)

@@ -183,3 +183,18 @@ def test_a_weight_out_of_bounds_is_no_way_to_stop_a_plan(weight: int) -> None:
     queue.add(Candidate((UUID(int=1), "s"), "a", "p", AUTOMATION, "f", frozenset(), 0))
     polls = [Poll(1, "", "", frozenset({"f"}), frozenset(), 9)]
     assert len(plan(polls, {"a": queue}, Standing(parts={"a": Part(weight)}))) == 1
+
+
+@pytest.mark.requirement("sched.flood")
+@pytest.mark.parametrize(
+    ("slots", "leaders", "wanted"), [(36, 4, 3.6), (90, 10, 9.0), (200, 3, 20.0), (16, 4, 1.6), (1, 1, 0.1)]
+)
+def test_the_reserve_over_all_leaders_is_off_by_half_a_slot_each_at_most(slots: int, leaders: int, wanted: float) -> None:
+    whole, rest = divmod(slots, leaders)
+    parts = [whole + (place < rest) for place in range(leaders)]
+    assert abs(sum(Policy().reserve(part) for part in parts) - wanted) <= leaders / 2
+
+
+def test_not_all_slots_are_reserved_unless_that_was_decided() -> None:
+    assert [Policy(reserve_permille=half).reserve(1) for half in (500, 999, 1000)] == [0, 0, 1]
+    assert [Policy(reserve_permille=100).reserve(n) for n in (0, 1, 4, 5, 9, 10, 15)] == [0, 0, 0, 1, 1, 1, 2]

@@ -121,9 +121,7 @@ def test_it_is_lawful(leases: list[Held], polls: list[Poll], tickets: list[Candi
     found = wanted(leases, polls, queued(tickets), standing)
     capacity = sum(held_now.values()) + sum(p.slots for p in polls if not p.tenant)
     cap = capacity * standing.policy.migration_permille // 1000
-    over = (
-        sum(n for c, n in held_now.items() if c != INTERACTIVE) - capacity + capacity * standing.policy.reserve_permille // 1000
-    )
+    over = sum(n for c, n in held_now.items() if c != INTERACTIVE) - capacity + standing.policy.reserve(capacity)
     waiting = sum(t.run_class != MIGRATION for t in tickets)
     assert len(set(found)) == len(found) <= (waiting + max(0, over) if waiting else 0)
     assert not found or len(leases) - len(found) >= cap, "never below the cap"

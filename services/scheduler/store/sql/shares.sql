@@ -56,6 +56,10 @@ ON CONFLICT (holder, tenant, project) DO UPDATE SET running = excluded.running, 
 -- What the other processes said last.
 SELECT holder, tenant, project, running, average, beat, waiting, extra FROM share_use WHERE holder <> $1;
 
+-- name: read_holders
+-- Who leads some shard.
+SELECT DISTINCT holder FROM shard WHERE holder <> '';
+
 -- name: inherit_use
 -- What processes said that are silent since this beat: whoever deletes it takes it over.
 DELETE FROM share_use AS o USING unnest($1::text[], $2::bigint[]) AS s(holder, beat) WHERE o.holder = s.holder AND o.beat = s.beat
