@@ -169,8 +169,8 @@ class Exchange:
     """Tells the other leaders what is used here, hears them, and takes over the past of those that are gone.
 
     Who is gone is told by our own monotonic clock and by reports that stay the same: no two processes' clocks are compared.
-    What a silent leader said counts for as long as its shards are its own, since its leases live; and then until the time is over,
-    though they count at their new leader too: a bound must not be exceeded because a leader died.
+    What a silent leader said counts for as long as its shards are its own, since its leases live; and then until the time is
+    over, though they count at their new leader too: a bound must not be exceeded because a leader died.
     """
 
     def __init__(self, shares: Shares, usage: Usage, holder: str) -> None:
