@@ -273,20 +273,26 @@ def test_a_recording_tells_slots_lengths_and_what_followed_what() -> None:
     assert sorted(found.waited_ms) == [NEVER, NEVER, 0, 100, 200, 200]
 
 
-def test_a_picture_is_drawn_or_asked_for(tmp_path: Path) -> None:
+@pytest.mark.requirement("sched.simulate")
+def test_a_picture_is_drawn_or_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from typer.testing import CliRunner
 
     from services.scheduler.simulate.__main__ import app
 
     source, target = tmp_path / "r.jsonl", tmp_path / "r.png"
     source.write_text("\n".join(line(ready_ms=at, tenant=f"t{at % 11}", duration_ms=50) for at in range(300)))
-    done = CliRunner().invoke(app, [str(source), "--was-shared-slots", "2", "--weight", "t1=4", "--png", str(target)])
-    if picture.available():
-        assert done.exit_code == 0, done.output
-        assert target.read_bytes().startswith(b"\x89PNG")
-    else:
-        assert done.exit_code == 2
-        assert not target.exists()
+    words = [str(source), "--was-shared-slots", "2", "--weight", "t1=4", "--png", str(target)]
+    with monkeypatch.context() as without:
+        without.setattr(picture, "available", lambda: False)
+        refused = CliRunner().invoke(app, words)
+    assert (refused.exit_code, target.exists()) == (2, False)
+    done = CliRunner().invoke(app, words)
+    assert done.exit_code == 0, done.output
+    import matplotlib.image
+
+    drawn = matplotlib.image.imread(target)
+    assert min(drawn.shape[:2]) > 100
+    assert drawn[..., :3].std() > 0.05, "it is not empty"
 
 
 def test_what_is_said_of_a_tenant_that_is_not_in_the_recording_is_told(capsys: pytest.CaptureFixture[str]) -> None:
