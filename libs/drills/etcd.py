@@ -20,11 +20,13 @@ _DIRECT = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 class EtcdCluster:
     """The members of one cluster, in folders of their own."""
 
-    def __init__(self, folder: Path, members: int, *, host: str = "127.0.0.1", prefix: Sequence[str] = ()) -> None:
+    def __init__(self, folder: Path, members: int, *, host: str = "127.0.0.1", prefix: Sequence[str] = (), fsync: bool = True) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         peers = {f"m{number}": free_port() for number in range(members)}
         self.members = [
-            EmbeddedEtcd(folder / name, port=free_port(), name=name, peers=peers, timeout_s=90.0, host=host, prefix=prefix)
+            EmbeddedEtcd(
+                folder / name, port=free_port(), fsync=fsync, name=name, peers=peers, timeout_s=90.0, host=host, prefix=prefix
+            )
             for name in peers
         ]
 

@@ -1,12 +1,12 @@
 """gRPC for workers, at any replica: items go to the leaders of their shards, here or elsewhere, and come back in order.
 
-Can go wrong: a leader that does not answer. Heartbeats are then UNKNOWN (the worker goes on until its TTL passes), other items
-NO_LEADER or unreachable; nothing was decided here.
+Can go wrong: a leader that does not answer. Heartbeats are then answered by the rows of their leases, or UNKNOWN (the worker goes on
+until its TTL passes), other items NO_LEADER or unreachable; nothing was decided here.
 """
 
 import asyncio
 from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, TypeVar
 
 from google.protobuf.message import Message
@@ -35,6 +35,8 @@ PAUSE_S = 0.1
 """Between two rounds of a claim that found nothing at once."""
 BEAT_MS = 800
 """How long another leader is waited for: less than a worker waits for its beat, whose other leases are answered here."""
+STORED_S = 0.95
+"""When the rows' answer to a heartbeat comes too late: a worker waits for a second at least."""
 POLLS_AGAIN_PER_S = 100
 Q = TypeVar("Q", bound=Message)
 A = TypeVar("A", bound=Message)
@@ -189,6 +191,7 @@ class WorkerServicer(worker_service_pb2_grpc.WorkerServiceServicer):
     async def HeartbeatAttempts(self, request: pb.HeartbeatAttemptsRequest, context: Any) -> pb.HeartbeatAttemptsResponse:
         """See the contract."""
         who = translate.asker(current_call().require_caller())
+        too_late_s = asyncio.get_running_loop().time() + STORED_S
         shards = [shard_of(uuid_from_text(said.run_id, "heartbeats.run_id")) for said in request.heartbeats]
         here, elsewhere = self._split(shards)
         results: dict[int, pb.HeartbeatResult] = {}
@@ -207,6 +210,12 @@ class WorkerServicer(worker_service_pb2_grpc.WorkerServiceServicer):
             "heartbeat", elsewhere, shards, narrowed, pb.HeartbeatAttemptsResponse, unknown, who, BEAT_MS
         )
         results |= forwarded
+        if unanswered := [place for place, said in results.items() if said.status == pb.LEASE_STATUS_UNKNOWN]:
+            with suppress(Refusal, TimeoutError):  # nobody leads and no database answers: they stay unknown
+                async with asyncio.timeout_at(too_late_s):
+                    unled = [request.heartbeats[place] for place in unanswered]
+                    stored = await self._local.heartbeat_stored(request.worker_id, unled, who)
+                results |= dict(zip(unanswered, stored, strict=True))
         if request.leaving:
             await self._tell_leaving(request.worker_id, who, elsewhere)
         return pb.HeartbeatAttemptsResponse(results=[results[place] for place in range(len(shards))])

@@ -1,7 +1,10 @@
 """Heartbeats: the leader's memory alone, constant work each. A new token comes when half of the old one's life has passed.
 
-Can go wrong: a beat for a shard that this process does not lead (UNKNOWN: the worker goes on until its TTL passes), or one that
-keeps alive what was fenced (`domain.lease.beat` extends the exact fence only).
+Where no leader can be asked, as while etcd has no quorum, the row of the lease answers: what was granted stands until some leader
+commits its end, whoever that will be, and a leader that takes over gives each live lease a full TTL of grace.
+
+Can go wrong: a beat for a shard that nobody leads and a database that is away (UNKNOWN: the worker goes on until its TTL passes),
+or one that keeps alive what was fenced (`domain.lease.beat` extends the exact fence only; a row's answer extends nothing).
 """
 
 from collections.abc import Sequence
@@ -16,6 +19,7 @@ from services.scheduler.domain.asker import Asker
 from services.scheduler.domain.commits import Signed
 from services.scheduler.domain.holds import Holds
 from services.scheduler.domain.lease import Answer, Beat, Lease, beat
+from services.scheduler.domain.ticket import TicketState
 from services.scheduler.ports import Ports
 
 _COUNTERS = {answer: HEARTBEATS.labels(answer.name.lower()) for answer in Answer}
@@ -66,6 +70,28 @@ def beat_attempts(
     fenced = sum(answered.answer is Answer.FENCED for answered in answers)
     if fenced:
         ZOMBIES_REFUSED.labels("scheduler").inc(fenced)
+    return answers
+
+
+async def beat_stored(ports: Ports, worker_id: str, who: Asker, beats: Sequence[Beat]) -> list[Beaten]:
+    """One answer per heartbeat that no leader answers, in order: LIVE where the row is leased to exactly this attempt, under a gate
+    that is not closed, by this incarnation of the database. Nothing else is said: only a leader says that a lease is over."""
+    stored = await ports.db.read_rows({said.key for said in beats})
+    gates = await ports.db.read_gates({said.run_id for said in beats})
+    incarnation = ports.db.incarnation
+    answers = []
+    for said in beats:
+        row, gate = stored.get(said.key), gates.get(said.run_id)
+        lives = (
+            row is not None
+            and gate is not None
+            and gate.mode is not Mode.CLOSED
+            and row.state is TicketState.LEASED
+            and row.incarnation == incarnation
+            and (row.fence.attempt_id, row.fence.lease_epoch) == (said.attempt_id, said.lease_epoch)
+            and who.may_beat(row.tenant, row.project, row.fleet, row.worker_id, worker_id)
+        )
+        answers.append(Beaten(Answer.LIVE if lives else Answer.UNKNOWN))
     return answers
 
 

@@ -14,7 +14,7 @@ from libs.rpc.batcher import Batcher
 from libs.rpc.items import item_error
 from libs.rpc.values import check_value
 from services.scheduler import translate
-from services.scheduler.app.beat_attempts import beat_attempts
+from services.scheduler.app.beat_attempts import beat_attempts, beat_stored
 from services.scheduler.app.book import Book
 from services.scheduler.app.claim_attempts import ClaimDesk
 from services.scheduler.app.complete_attempts import Completion, complete_attempts
@@ -45,6 +45,7 @@ class LocalWorkers:
         command_limit_bytes: int,
     ) -> None:
         self._ports = ports
+        self._control = control
         self._book = book
         self._desk = desk
         self._tokens = tokens
@@ -86,6 +87,11 @@ class LocalWorkers:
         translate.name(worker_id, "worker_id")
         said = [translate.beat(item) for item in beats]
         answers = beat_attempts(self._ports, self._book, worker_id, who, said, leaving=leaving)
+        return [translate.beat_result(item) for item in answers]
+
+    async def heartbeat_stored(self, worker_id: str, beats: Sequence[pb.Heartbeat], who: Asker) -> list[pb.HeartbeatResult]:
+        """Answers from the rows, for leases that no leader answers for."""
+        answers = await beat_stored(self._control, worker_id, who, [translate.beat(item) for item in beats])
         return [translate.beat_result(item) for item in answers]
 
     async def complete(self, items: Sequence[tuple[Holder, pb.Completion]]) -> list[pb.CompletionResult]:

@@ -34,6 +34,13 @@ class Asker:
         """Whether a token of this tenant and project may come from it: the token proves the grant, and a fleet gets any."""
         return self.fleet or (self.owner == tenant and (not self.project or self.project == project))
 
+    def may_beat(self, tenant: str, project: str, fleet: str, holder: str, worker_id: str) -> bool:
+        """Whether this worker may speak for a lease without its token: any of the run's tenant (and project, where its key is
+        bound to one), or the very process of the fleet that it was granted to."""
+        if self.fleet_name != fleet:
+            return False
+        return holder == worker_id if self.fleet else self.may_show(tenant, project)
+
 
 NOBODY = Asker("", "")
 """Of calls that no worker's key is behind."""

@@ -92,11 +92,8 @@ class Lease:
         return (self.run_id, self.step_key)
 
     def is_held_by(self, who: Asker, worker_id: str) -> bool:
-        """Whether this worker may speak for it without its token: any of the run's tenant (and project, where its key is
-        bound to one), or the very process of the fleet that it was granted to."""
-        if who.fleet_name != self.fleet:
-            return False
-        return self.worker_id == worker_id if who.fleet else who.may_show(self.tenant, self.project)
+        """Whether this worker may speak for it without its token."""
+        return who.may_beat(self.tenant, self.project, self.fleet, self.worker_id, worker_id)
 
 
 def beat(lease: Lease | None, said: Beat, who: Asker, worker_id: str, now_ms: int) -> Answer:
