@@ -20,7 +20,9 @@ _DIRECT = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 class EtcdCluster:
     """The members of one cluster, in folders of their own."""
 
-    def __init__(self, folder: Path, members: int, *, host: str = "127.0.0.1", prefix: Sequence[str] = (), fsync: bool = True) -> None:
+    def __init__(
+        self, folder: Path, members: int, *, host: str = "127.0.0.1", prefix: Sequence[str] = (), fsync: bool = True
+    ) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         peers = {f"m{number}": free_port() for number in range(members)}
         self.members = [

@@ -1,7 +1,7 @@
 """gRPC for workers, at any replica: items go to the leaders of their shards, here or elsewhere, and come back in order.
 
-Can go wrong: a leader that does not answer. Heartbeats are then answered by the rows of their leases, or UNKNOWN (the worker goes on
-until its TTL passes), other items NO_LEADER or unreachable; nothing was decided here.
+Can go wrong: a leader that does not answer. Heartbeats are then answered by the rows of their leases, or UNKNOWN (the worker
+goes on until its TTL passes), other items NO_LEADER or unreachable; nothing was decided here.
 """
 
 import asyncio

@@ -10,18 +10,29 @@ import os
 import shutil
 import signal
 import urllib.request
+from collections.abc import Sequence
 from pathlib import Path
 
 from runway.scheduler.v1 import control_service_pb2, control_service_pb2_grpc
 
+from libs.drills import claims
+from libs.drills.faults.schedulers import enduring, judge
 from libs.drills.finals import SQL, ask
+from libs.drills.history import Fact
 from libs.drills.installation import Recipe
 from libs.drills.stage import Drill, Stage
+from libs.embedded import EmbeddedEtcd
 from libs.rpc.channels import open_channel
 
 _DIRECT = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 ALARM = "shards refuse this leader"
 AHEAD = 3_000
+OUTAGE_S = 15
+"""Longer than a session at etcd, and than the leases of what runs."""
+STEPPED_DOWN_S = 5
+"""When the last leader has stepped down by its own clock, and its claims under way are over."""
+ENDS_S = 10
+"""How long those attempts take that end in the outage."""
 
 
 async def kill_postgres(stage: Stage) -> None:
@@ -34,14 +45,8 @@ async def kill_postgres(stage: Stage) -> None:
 
 
 async def kill_etcd(stage: Stage) -> None:
-    """The only etcd is killed for longer than a session: leaders step down by their own clock."""
-    await stage.busy()
-    run_id = await stage.patient_run(12)
-    async with stage.fault("SIGKILL of etcd for 12 s"):
-        stage.installation.etcd.members[0].kill()
-        await stage.work_on(12)
-        await stage.installation.etcd.members[0].start()
-    stage.report.facts["effects of a live lease"] = stage.applied(run_id, stage.began)
+    """The only etcd is killed for longer than a session: leaders step down by their own clock, what runs goes on."""
+    await _nobody_leads(stage, stage.installation.etcd.members, "SIGKILL of etcd")
 
 
 async def kill_etcd_leader(stage: Stage) -> None:
@@ -55,14 +60,67 @@ async def kill_etcd_leader(stage: Stage) -> None:
 
 
 async def lose_etcd_quorum(stage: Stage) -> None:
-    """Two members of three are lost: nobody may lead, nothing is granted, nothing is done twice."""
-    cluster = stage.installation.etcd
-    async with stage.fault("SIGKILL of two of three members"):
-        for member in cluster.members[:2]:
+    """Two members of three are lost: nobody may lead, nothing is granted, what runs goes on."""
+    await _nobody_leads(stage, stage.installation.etcd.members[:2], "SIGKILL of two of three members")
+
+
+async def _nobody_leads(stage: Stage, members: Sequence[EmbeddedEtcd], text: str) -> None:
+    """No quorum for longer than a session and than a lease: running attempts go on, no new leader; then leaders as before."""
+    lasting = await enduring(stage, OUTAGE_S + 30)
+    patient = await stage.patient_run(OUTAGE_S + 10)
+    ending = [(await stage.traffic.endure(ENDS_S)).run_id for _ in range(3)]
+    await stage.until(lambda: _noted(stage, "began") >= {*ending}, "attempts that will end meanwhile", 20)
+    judge(stage, [*lasting, *ending, patient], first_claim=False)
+    async with stage.fault(f"{text} for {OUTAGE_S} s"):
+        for member in members:
             member.kill()
-        await stage.work_on(12)
-        for member in cluster.members[:2]:
-            await member.start()
+        await stage.work_on(STEPPED_DOWN_S)
+        since_ms, before = stage.wall_ms(), await _leaders(stage)
+        await stage.work_on(OUTAGE_S - STEPPED_DOWN_S)
+        until_ms, after = stage.wall_ms(), await _leaders(stage)
+        late = stage.applied(patient, stage.began + OUTAGE_S * 700)
+        await asyncio.gather(*(member.start() for member in members))
+    stage.expect(late > 0, "what ran did not go on until the end of the outage")
+    stage.report.facts["effects in the outage's last third"] = late
+    changed = [shard for shard, led in before.items() if after[shard] != led]
+    stage.expect(not changed, f"{len(changed)} shards got another epoch or holder without a quorum")
+    old = {shard: epoch for shard, (epoch, _) in before.items()}
+    now = await _epochs(stage)
+    end = asyncio.get_running_loop().time() + 60
+    while any(now[shard] <= epoch for shard, epoch in old.items()) and asyncio.get_running_loop().time() < end:
+        await stage.work_on(0.5)
+        now = await _epochs(stage)
+    without = [shard for shard, epoch in old.items() if now[shard] <= epoch]
+    stage.expect(not without, f"{len(without)} shards have no new leader a minute after the quorum is back")
+
+    def look(facts: list[Fact]) -> None:
+        claimed = claims.claimed_within(facts, since_ms, until_ms)
+        stage.report.facts["claimed without a quorum"] = len(claimed)
+        stage.expect(not claimed, f"claimed without a quorum: {', '.join(claimed[:5])}")
+        mine = [fact for fact in claims.attempts(facts) if fact["run"] in {*lasting, *ending, patient}]
+        again = [f"{fact['run']} {fact['state']}" for fact in mine if fact["state"] != "succeeded"]
+        stage.expect(len(mine) == len(lasting) + len(ending) + 1, f"{len(mine)} attempts of what ran")
+        stage.expect(not again, f"what ran did not end as a success of its first attempt: {', '.join(again[:5])}")
+        inside = {
+            fact["run"]
+            for fact in facts
+            if fact["what"] == "accepted" and fact["call"] == "endure" and stage.began < fact["t"] < stage.ended
+        }
+        stage.expect(inside >= {*ending}, "an attempt that should have ended in the outage did not")
+        stage.report.facts["attempts that went on"] = len(mine)
+
+    stage.afterwards.append(look)
+
+
+def _noted(stage: Stage, what: str) -> set[str]:
+    """Runs of whose enduring calls this is noted."""
+    return {fact["run"] for fact in stage.history.facts() if fact["what"] == what and fact["call"] == "endure"}
+
+
+async def _leaders(stage: Stage) -> dict[int, tuple[int, str]]:
+    """Epoch and holder of every shard, as confirmed."""
+    rows = await ask(stage.installation.urls["scheduler"], SQL.shards)
+    return {row["shard_id"]: (row["authority_epoch"], row["holder"]) for row in rows}
 
 
 def _write_ahead(endpoint: str, count: int) -> None:
@@ -195,7 +253,7 @@ THREE = Recipe(etcd_members=3)
 DRILLS = [
     Drill("chunks-damaged", "every stored chunk of checkpoints damaged, then the steps taken over", corrupt_chunks),
     Drill("kill-postgres", "SIGKILL of the postmaster, started again", kill_postgres),
-    Drill("kill-etcd", "SIGKILL of the only etcd for longer than a session", kill_etcd, during={"launched": 1}),
+    Drill("kill-etcd", "SIGKILL of the only etcd: what runs goes on, no new leader", kill_etcd, during={"launched": 1}),
     Drill(
         "etcd-leader-lost",
         "SIGKILL of the leading member of three",
@@ -203,7 +261,13 @@ DRILLS = [
         recipe=THREE,
         during={"launched": 1, "finished": 1},
     ),
-    Drill("etcd-quorum-lost", "SIGKILL of two members of three", lose_etcd_quorum, recipe=THREE, during={"launched": 1}),
+    Drill(
+        "etcd-quorum-lost",
+        "SIGKILL of two members of three: what runs goes on, no new leader",
+        lose_etcd_quorum,
+        recipe=THREE,
+        during={"launched": 1},
+    ),
     Drill(
         "etcd-restored", "etcd restored from an older snapshot: refused, with an alarm", restore_etcd, during={"launched": 1}
     ),

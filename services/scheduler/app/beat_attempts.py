@@ -1,10 +1,11 @@
 """Heartbeats: the leader's memory alone, constant work each. A new token comes when half of the old one's life has passed.
 
-Where no leader can be asked, as while etcd has no quorum, the row of the lease answers: what was granted stands until some leader
-commits its end, whoever that will be, and a leader that takes over gives each live lease a full TTL of grace.
+Where no leader can be asked, as while etcd has no quorum, the row of the lease answers: what was granted stands until some
+leader commits its end, whoever that will be, and a leader that takes over gives each live lease a full TTL of grace.
 
-Can go wrong: a beat for a shard that nobody leads and a database that is away (UNKNOWN: the worker goes on until its TTL passes),
-or one that keeps alive what was fenced (`domain.lease.beat` extends the exact fence only; a row's answer extends nothing).
+Can go wrong: a beat for a shard that nobody leads while the database is away (UNKNOWN: the worker goes on until its TTL
+passes), or one that keeps alive what was fenced (`domain.lease.beat` extends the exact fence only; a row's answer extends
+nothing).
 """
 
 from collections.abc import Sequence
@@ -74,8 +75,8 @@ def beat_attempts(
 
 
 async def beat_stored(ports: Ports, worker_id: str, who: Asker, beats: Sequence[Beat]) -> list[Beaten]:
-    """One answer per heartbeat that no leader answers, in order: LIVE where the row is leased to exactly this attempt, under a gate
-    that is not closed, by this incarnation of the database. Nothing else is said: only a leader says that a lease is over."""
+    """One answer per heartbeat that no leader answers, in order: LIVE where the row is leased to exactly this attempt, under a
+    gate that is not closed, in this incarnation of the database. Nothing else is said: only a leader says that it is over."""
     stored = await ports.db.read_rows({said.key for said in beats})
     gates = await ports.db.read_gates({said.run_id for said in beats})
     incarnation = ports.db.incarnation

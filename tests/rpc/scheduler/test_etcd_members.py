@@ -28,9 +28,7 @@ async def members(short_folder: Path) -> AsyncIterator[EtcdCluster]:
 
 
 @pytest.fixture
-async def clustered(
-    database: Callable[[str], Awaitable[str]], members: EtcdCluster, etcd_prefix: str
-) -> AsyncIterator[World]:
+async def clustered(database: Callable[[str], Awaitable[str]], members: EtcdCluster, etcd_prefix: str) -> AsyncIterator[World]:
     async with AsyncExitStack() as stack:
         made = World(await database("scheduler"), members.endpoints, etcd_prefix, stack)
         await made.open()
@@ -83,6 +81,8 @@ async def test_the_leading_member_dies_then_the_quorum_and_both_come_back(cluste
     second = new_run()
     await taken(world, one, second)
     cancelled = await granted_once(world, both, second)
+    for lives in (lease, cancelled):
+        assert (await beat(one.worker(), lives)).status == pb.LEASE_STATUS_LIVE
 
     # A second one dies: nobody leads, nothing is granted, no row moves; what lives goes on living.
     await live_without_a_quorum(world, both, lease, cancelled, members, dead)
