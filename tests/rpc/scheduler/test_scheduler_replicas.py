@@ -235,11 +235,13 @@ async def test_through_a_replica_that_hears_no_etcd_the_other_one_is_reached(wor
         proxy.silence()
         await wait_until(lambda: other.led == 64, 15.0, what="the other leads everything")
         assert cut.led == 0
+        taken_over_ms = other.book.leases[(run_id, "s")].heard_ms
 
-        async def lives() -> bool:
-            return bool((await beat(worker, lease)).status == pb.LEASE_STATUS_LIVE)
+        async def reaches_the_leader() -> bool:
+            assert (await beat(worker, lease)).status == pb.LEASE_STATUS_LIVE, "its row says so while the leader is not known"
+            return bool(other.book.leases[(run_id, "s")].heard_ms > taken_over_ms)
 
-        await wait_until(lives, 5.0, what="a heartbeat through the replica that was cut off")
+        await wait_until(reaches_the_leader, 5.0, what="a heartbeat through the replica that was cut off")
         assert not await healthy(cut), "it says of itself that it is cut off"
         assert (await world.ready(cut, later)).verdict == 1
         (claimed,) = await claim(worker)
