@@ -126,8 +126,8 @@ REQUIREMENTS: dict[str, Requirement] = {
         "000",
     ),
     "sched.capability": Requirement(
-        "Tickets go to workers that have the labels they require and what they take free; what no worker has is explained, not "
-        "stuck in silence.",
+        "Tickets go to workers that have the labels they require, stand in their region and have what they take free; what no "
+        "worker has is explained, not stuck in silence.",
         "000",
     ),
     "sched.migration": Requirement(
@@ -137,6 +137,10 @@ REQUIREMENTS: dict[str, Requirement] = {
     "sched.simulate": Requirement(
         "Recorded tickets are replayed by the planner itself under changed shares, bounds or capacity, beside how it was.",
         "field",
+    ),
+    "slo.start": Requirement(
+        "An interactive run starts at once where capacity exists, also under a flood: `make numbers` has p95 below 100 ms.",
+        "000",
     ),
     "sched.flood": Requirement("One tenant's flood cannot take every slot.", "000"),
     "sched.bulkheads": Requirement(

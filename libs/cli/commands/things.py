@@ -207,6 +207,8 @@ def run_worker(
     workflows: list[str] = typer.Argument(help="MODULE:NAME of each workflow"),
     slots: int = typer.Option(16, min=1, max=1000, help="attempts at a time"),
     profile: Path | None = typer.Option(None, help="profile file of an installation"),
+    label: list[str] = typer.Option([], help="a label that steps may require, for example gpu; again for more"),
+    region: str = typer.Option("", help="where it stands, for steps that must run there"),
     resource: list[str] = typer.Option(
         [], help="NAME=AMOUNT that steps may take besides slots, for example gpu=2; again for more"
     ),
@@ -217,4 +219,5 @@ def run_worker(
     for name in workflows:
         _load(name)
     more = [*(["--profile", str(profile)] if profile else []), *(f"--resource={one}" for one in resource)]
+    more += [*(f"--label={one}" for one in label), *([f"--region={region}"] if region else [])]
     serve.main([*workflows, "--slots", str(slots), *more])

@@ -123,6 +123,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
         metavar="NAME=AMOUNT",
         help="what steps may take of this worker besides slots, for example gpu=2; again for more",
     )
+    parser.add_argument(
+        "--label",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="a label that steps may require, for example gpu; again for more",
+    )
+    parser.add_argument("--region", default="", metavar="NAME", help="where it stands, for steps that must run there")
     parser.add_argument("--worker-id", default="", help="name of this process, for people")
     parser.add_argument("--profile", type=Path, help="profile file of an installation")
     parser.add_argument("--record-leases", type=Path, help=argparse.SUPPRESS)
@@ -135,6 +143,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
             workflows,
             target=target,
             slots=given.slots,
+            capabilities=given.label,
+            region=given.region,
             resources=resources_of(given.resource),
             worker_id=given.worker_id,
             on_lease=recorder(given.record_leases) if given.record_leases else None,

@@ -30,7 +30,7 @@ from runway_sdk.sync_context import SyncContext
 from runway_sdk.threads import in_thread
 from runway_sdk.values import from_value, to_value
 from runway_sdk.waiting import StepWaits, Yielding
-from runway_sdk.workflow import Step, Workflow
+from runway_sdk.workflow import Step, Workflow, region_label
 
 log = logging.getLogger("runway.worker")
 CLAIM_WAIT_S = 20
@@ -68,7 +68,8 @@ class _Live:
 
 
 class Worker:
-    """Runs the steps of some workflows, `slots` at a time."""
+    """Runs the steps of some workflows, `slots` at a time. `capabilities` are labels that steps may require, `region` is where
+    it stands, for steps that must run there, `resources` what they may take of it besides slots."""
 
     def __init__(
         self,
@@ -77,6 +78,7 @@ class Worker:
         target: Target | None = None,
         slots: int = 16,
         capabilities: Sequence[str] = (),
+        region: str = "",
         resources: Mapping[str, int] | None = None,
         worker_id: str = "",
         on_lease: Callable[[pb.Lease], None] | None = None,
@@ -84,7 +86,7 @@ class Worker:
         self.worker_id = worker_id or f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(3)}"
         self._target = target or find_target()
         self._slots = slots
-        self._capabilities = tuple(capabilities)
+        self._capabilities = (*capabilities, *region_label(region))
         self._resources = dict(resources or {})
         self._handlers: dict[str, Step] = {}
         for found in workflows:

@@ -118,6 +118,7 @@ def step(
     models: Sequence[str] = (),
     checkpoints: bool = False,
     requires: Sequence[str] = (),
+    region: str = "",
     resources: Mapping[str, int] | None = None,
     join: str | Join = "",
     need: int = 0,
@@ -143,6 +144,7 @@ def step(
     models: Sequence[str] = (),
     checkpoints: bool = False,
     requires: Sequence[str] = (),
+    region: str = "",
     resources: Mapping[str, int] | None = None,
     join: str | Join = "",
     need: int = 0,
@@ -156,8 +158,9 @@ def step(
 
     `key` defaults to the function's name. `needs` adds edges that no parameter names, or other conditions than success
     (`{"publish": "failure"}`). `tools` and `models` are what the step may call, `checkpoints` whether it commits
-    checkpoints or artifacts: anything not declared is denied. `requires` are labels of a worker; `resources` what an attempt
-    takes of it while it runs, by name (`{"gpu": 1, "memory_mb": 2048}`). `approvals` name calls that people must approve first.
+    checkpoints or artifacts: anything not declared is denied. `requires` are labels of a worker, `region` is where it
+    must stand (the label `region:NAME`); `resources` what an attempt takes of it while it runs, by name (`{"gpu": 1,
+    "memory_mb": 2048}`). `approvals` name calls that people must approve first.
 
     `join` says how its needs join: `all`, `fail_fast`, `any`, `k_of_n`, `quorum` (these two with `need`), `collect_partial`,
     `best_effort`, or a `Join`. `when` is a CEL condition: where it is false, the step is skipped. `for_each` is a CEL list: the
@@ -179,7 +182,7 @@ def step(
             tools=tuple(tools),
             models=tuple(models),
             checkpoints=checkpoints,
-            requires=tuple(requires),
+            requires=(*requires, *region_label(region)),
             resources=dict(resources or {}),
             join=join,
             need=need,
@@ -191,6 +194,11 @@ def step(
         )
 
     return make(function) if function is not None else make
+
+
+def region_label(region: str) -> tuple[str, ...]:
+    """The label that a worker of this region has, and a step there requires; nothing for no region."""
+    return (f"region:{region}",) if region else ()
 
 
 @lru_cache(maxsize=10_000)

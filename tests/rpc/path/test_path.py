@@ -1,9 +1,12 @@
 """The main path in one process, over real gRPC: launch → readiness → scheduler → worker → result."""
 
 import asyncio
+import os
+import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from typing import Any
 
 import pytest
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
@@ -17,6 +20,8 @@ from libs.runtime.host import Host
 from libs.telemetry.traces import configure_traces, shutdown_traces
 from libs.testkit.fixtures import StackDatabase
 from libs.testkit.hosts import Peer, make_key, running_host
+from libs.testkit.waiting import wait_until
+from tests.rpc.path.regional import flow as regional
 
 
 @dataclass
@@ -26,10 +31,10 @@ class Bench:
     target: Target
 
     @asynccontextmanager
-    async def worker(self, *flows: Workflow, slots: int = 50) -> AsyncIterator[Worker]:
+    async def worker(self, *flows: Workflow, slots: int = 50, **more: Any) -> AsyncIterator[Worker]:
         for found in flows:
             await self.client.publish(found)
-        worker = Worker(flows, target=self.target, slots=slots)
+        worker = Worker(flows, target=self.target, slots=slots, **more)
         running = asyncio.create_task(worker.run())
         try:
             yield worker
@@ -154,3 +159,24 @@ async def test_one_trace_from_the_launch_to_every_lease(bench: Bench) -> None:
     assert any("LaunchRun" in name for name in names)
     assert "readiness run_launched" in names
     assert "scheduler step_ready" in names
+
+
+@pytest.mark.requirement("sched.capability")
+async def test_a_step_of_a_region_runs_there_and_nowhere_else(bench: Bench) -> None:
+    async with bench.worker(regional, region="us", capabilities=["gpu"]):
+        run = await bench.client.launch("regional")
+
+        async def told() -> bool:
+            steps = (await bench.client.explain(run.run_id)).steps
+            return [dict(why.detail).get("missing") for step in steps for why in step.blockers] == ["region:eu"]
+
+        await wait_until(told, 10.0, what="the region that no worker stands in")
+    words = ["tests.rpc.path.regional:flow", "--label", "gpu", "--region", "eu"]
+    names = {"RUNWAY_ADDRESS": "address", "RUNWAY_API_KEY": "api_key", "RUNWAY_CONTROL_ADDRESS": "control_address"}
+    environ = {**os.environ, **{name: getattr(bench.target, field) for name, field in names.items()}}
+    worker = await asyncio.create_subprocess_exec(sys.executable, "-m", "runway_sdk.serve", *words, env=environ)
+    try:
+        assert await bench.client.result(run.run_id, timeout_s=30) == "eu"
+    finally:
+        worker.terminate()
+        await worker.wait()

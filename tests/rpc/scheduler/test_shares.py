@@ -235,6 +235,7 @@ async def all_slots(worker: Any, slots: int) -> list[Any]:
     return leases
 
 
+@pytest.mark.requirement("slo.start")
 @pytest.mark.requirement("sched.flood")
 async def test_a_flood_leaves_the_reserve_to_who_is_interactive(world: World, replica: Replica) -> None:
     worker = replica.worker()
