@@ -150,7 +150,7 @@ class Desk:
     async def call(self, run: pb.Run, step_key: str, content: int) -> gw.InvokeToolResponse:
         """An attempt's call; raises Refusal."""
         request = gw.InvokeToolRequest(
-            tool=TOOL, arguments=to_value(arguments(run.run_id, step_key, content)), slot="post", wait=Duration(seconds=20)
+            tool=TOOL, arguments=to_value(arguments(run.run_id, step_key, content)), slot="post", wait=Duration(seconds=5)
         )
         metadata = (("authorization", f"Bearer {self.key}"), ("runway-lease-bin", self.scheduler.token(run, step_key)))
         try:

@@ -199,12 +199,12 @@ class Approvals(Hands):
             return await asyncio.gather(*(self.outcome(self.desk.call(life.run, step, content)) for _ in range(2)))
 
         said = self.do(both())
-        answered = [one for one in said if not isinstance(one, Exception)]
-        assert answered, said
-        needed = [one for one in said if isinstance(one, Refusal)]
-        assert all(bad and str(one.reason) == "APPROVAL_REQUIRED" for one in needed), said
+        refused = [one for one in said if isinstance(one, Refusal)]
+        assert bad or not refused, said
         self.took(life, case, bad)
-        for one in needed:  # it came after the one that failed
+        for one in refused:  # the other came after the try that failed, and proposed it anew
+            if str(one.reason) == "EFFECT_IN_FLIGHT":  # its try failed, and the slot is no longer its own
+                continue
             self.called(life, step, content, one, bad)
         self.did["two calls"] += 1
 
