@@ -54,6 +54,8 @@ class Life:
     cases: list[Case] = field(default_factory=list)
     tries: Counter[str] = field(default_factory=Counter)
     paused: int = 0
+    quiet: bool = False
+    """Whether every point has closed it."""
     over: str = ""
     """Why it is over."""
 

@@ -64,6 +64,7 @@ class Approvals(Hands):
         dice = self.dice(seed)
         (what,) = dice.choices((self.attempts, self.people, self.runs_and_time, self.at_once), (8, 7, 4, 5))
         what(dice)
+        self.close()
 
     def attempts(self, dice: Random) -> None:
         """A call, whether or not it may be made; or the command of one that was refused."""
@@ -187,6 +188,7 @@ class Approvals(Hands):
         """What was given and not used in time allows nothing."""
         self.desk.clock.advance(max(0, case.expires - self.now))
         self.noted()
+        self.close()
         self.call(life, case.step, life.places[case.step].content, False)
         self.did["lapsed"] += not life.over
 
