@@ -47,7 +47,8 @@ REQUIREMENTS: dict[str, Requirement] = {
         "ACCEPTED, ENFORCED, QUIESCED with receipts and effects in flight; cannot be resurrected.", "000 002"
     ),
     "run.pause": Requirement(
-        "Pause drains to a checkpoint and freezes the deadline; resume re-checks under a new epoch; also by tenant, project, tool, provider.",
+        "Pause drains to a checkpoint and freezes the deadline; resume re-checks under a new epoch; also by step, tenant, project, tool "
+        "and provider.",
         "002 field",
     ),
     "run.deadline": Requirement("Every run has a deadline; the default is a setting.", "004"),
@@ -104,6 +105,11 @@ REQUIREMENTS: dict[str, Requirement] = {
         "A spawn intersects capabilities, slices the budget, and counts depth, fan-out and the tenant's descendants, behind the parent's "
         "lock; it cannot widen, promote or change tenant, and leaves no orphan beside a cancel.",
         "000 002",
+    ),
+    "child.approval": Requirement(
+        "A child neither approves itself nor asks people by itself: what it asks stands under the root of its tree, whose log and "
+        "explanation tell of it, and nobody decides it who launched the root or published a run on the way.",
+        "002",
     ),
     "child.join": Requirement(
         "A parent waits for children under a join policy; cancel and failure propagate as declared; a child's output is validated "

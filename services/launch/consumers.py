@@ -14,7 +14,7 @@ from services.launch.app.ask_approvals import ask_approvals
 from services.launch.app.close_runs import close_runs
 from services.launch.app.hold_approvals import record_consumed
 from services.launch.app.join_children import ask_joins, wait_for_budgets
-from services.launch.app.log_steps import log_steps
+from services.launch.app.log_steps import log_asked, log_steps
 from services.launch.app.record_receipts import record_receipts
 from services.launch.app.record_usage import record_usage
 from services.launch.app.spawn_children import spawn_children
@@ -40,6 +40,7 @@ class Batch:
         self.closings: list[Closing] = []
         self.steps: list[RunEventFacts] = []
         self.graph_steps: list[RunEventFacts] = []
+        self.inputs: list[RunEventFacts] = []
         self.receipts: list[Receipt] = []
         self.usage: list[Usage] = []
         self.asked: list[Asked] = []
@@ -71,6 +72,8 @@ class Batch:
             case "step_finished":  # as a version before this one says it of each
                 step = event.step_finished
                 self.steps.append(translate_events.step_entry(step, uuid_from_bytes(step.run_id, "step_finished.run_id")))
+            case "input_asked":
+                self.inputs.append(translate_events.asked_entry(event.input_asked))
             case "point_quiesced":
                 self.receipts.append(_receipt(event.point_quiesced))
             case "usage_settled":
@@ -124,6 +127,8 @@ async def apply(ports: Ports, raws: Sequence[bytes]) -> tuple[int, list[inbox_pb
         await start_runs(ports, batch.started)
     if batch.steps:
         await log_steps(ports, batch.steps)
+    if batch.inputs:
+        await log_asked(ports, batch.inputs)
     if batch.asked:
         await ask_approvals(ports, batch.asked)
     if batch.consumed:

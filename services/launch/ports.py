@@ -185,7 +185,7 @@ class Tx(HeldRows, Protocol):
         """Replaces each run's usage by a later one; a run that is settled gets an adjustment posting."""
         ...
 
-    async def append_events(self, events: Sequence[RunEventFacts], *, once: bool = False) -> None:
+    async def append_events(self, events: Sequence[RunEventFacts], *, once: bool = False, words: bool = False) -> None:
         """Appends log entries under the next sequences of locked runs; `once`: at most one of a kind and step."""
         ...
 

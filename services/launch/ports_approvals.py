@@ -60,7 +60,11 @@ class ApprovalReads(Protocol):
     async def page(
         self, tenant: str, project: str, run_id: UUID | None, states: Sequence[int], before: UUID | None, limit: int
     ) -> list[Approval]:
-        """A page, newest first."""
+        """A page, newest first; of one run, and of all below it where it is a root."""
+        ...
+
+    async def pending_of(self, run_id: UUID, limit: int, *, below: bool) -> list[Approval]:
+        """What a run waits for, or what those below it do where it is a root; newest first."""
         ...
 
     async def over(self, now_ms: int, limit: int) -> list[tuple[UUID, UUID, bool]]:

@@ -41,6 +41,10 @@ class ChildReads(Protocol):
         """Runs with a join that goes on without the rest, and of whose rest the outcome is open."""
         ...
 
+    async def owners_above(self, run_ids: Sequence[UUID]) -> Mapping[UUID, tuple[str, ...]]:
+        """Who published the versions of the runs above these, as far as they are kept; those that have none are not named."""
+        ...
+
     async def slice_name(self, run_id: UUID) -> bytes:
         """What a child's slice of its parent's envelope is called."""
         ...

@@ -131,6 +131,8 @@ def approval_message(approval: Approval, said: Sequence[DecisionFacts] = (), *, 
         workflow=approval.workflow,
         effective=bool(approval.effective_ms),
         reason=approval.reason,
+        root_run_id=str(approval.root_run_id or subject.run_id),
+        owners_above=approval.owners_above,
     )
 
 

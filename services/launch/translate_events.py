@@ -33,6 +33,15 @@ def _failure(failure: events_pb2.Failure) -> dict[str, object]:
     return {"class": failure.failure_class, "message": failure.message, "type": failure.type}
 
 
+def asked_entry(fact: events_pb2.InputAsked) -> RunEventFacts:
+    """A child's question as an entry of its root's log."""
+    run_id = uuid_from_bytes(fact.run_id, "input_asked.run_id")
+    root = uuid_from_bytes(fact.root_run_id, "input_asked.root_run_id")
+    detail = {"child_run_id": str(run_id), "child_step": fact.step_key, "slot": fact.slot, "prompt": fact.prompt}
+    text = json.dumps(detail, ensure_ascii=False)
+    return RunEventFacts(root, 0, fact.asked_ms, "child.input_requested", 0, "", f"run:{run_id}", text)
+
+
 def graph_closing(fact: events_pb2.GraphFinished) -> Closing:
     """A finished graph as a closing."""
     if fact.outcome not in ("succeeded", "failed", "cancelled"):

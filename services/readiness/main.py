@@ -61,7 +61,7 @@ async def compose(host: Host) -> Service:
             Mounted(add_ReadinessServiceServicer_to_server, servicer, "runway.readiness.v1.ReadinessService"),
             Mounted(
                 add_ReadinessInternalServiceServicer_to_server,
-                InternalServicer(store, Explanations(store, versions)),
+                InternalServicer(store, Explanations(store, versions, host.clock)),
                 "runway.internal.readiness.v1.ReadinessInternalService",
             ),
         ],

@@ -34,6 +34,8 @@ class RunFacts:
     version: int
     launched_by: str = ""
     """Name of the key that launched it."""
+    root_run_id: UUID | None = None
+    """The run on top of the tree that spawned it; None: nothing did."""
 
 
 ACTIVE, CLOSED, FINISHED = 1, 2, 3
@@ -82,6 +84,10 @@ class Notices(Protocol):
 
     def finished(self, run: RunFacts, view: RunView, steps: Sequence[Step], warned: Sequence[Step], now_ms: int) -> Notice:
         """StepsFinished, for the run's log; `warned`: steps that go on, and whose joins left out what failed."""
+        ...
+
+    def asked(self, run: RunFacts, wait: Wait, now_ms: int) -> Notice:
+        """InputAsked, of a run that another has spawned."""
         ...
 
     def revoked(self, run: RunFacts, step_key: str, sequence: int, now_ms: int) -> Notice:
@@ -282,6 +288,8 @@ class Question:
     run_id: UUID
     wait: Wait
     run_open: bool
+    root_run_id: UUID | None = None
+    """The run on top of its tree; None: itself."""
 
 
 class StepReads(Protocol):
@@ -291,8 +299,12 @@ class StepReads(Protocol):
         """(tenant, project) of a run that is known here."""
         ...
 
-    async def page_inputs(self, run_id: UUID, after: tuple[str, str], limit: int) -> list[Question]:
-        """Questions of a run, whatever their state."""
+    async def page_inputs(self, run_id: UUID, after: WaitKey, limit: int) -> list[Question]:
+        """Questions of a run, and of all below it where it is a root, whatever their state."""
+        ...
+
+    async def open_below(self, root: UUID, now_ms: int, limit: int) -> list[Question]:
+        """Open questions of all below a root."""
         ...
 
     async def page_open_inputs(self, tenant: str, project: str, after: WaitKey, limit: int, now_ms: int) -> list[Question]:

@@ -107,7 +107,7 @@ class ReadinessServicer(readiness_service_pb2_grpc.ReadinessServiceServicer):
         if request.run_id:
             run_id = uuid_from_text(request.run_id, "run_id")
             await self._own(caller, run_id)
-            found = await self._reads.page_inputs(run_id, after[1:], size + 1)
+            found = await self._reads.page_inputs(run_id, after, size + 1)
         else:
             found = await self._reads.page_open_inputs(caller.tenant, caller.project, after, size + 1, now_ms)
         token = translate.inputs_token(found[size - 1]) if len(found) > size else ""

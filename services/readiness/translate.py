@@ -27,6 +27,8 @@ SUCCESSORS_DEPTH = 16
 """How far ahead a ticket tells what follows: the last of them is ticketed by readiness again, and tells on."""
 SUCCESSORS_BYTES = 16_384
 """A ticket that would tell more tells nothing: a wide graph is readiness' own."""
+PROMPT_CHARS = 300
+"""Of a child's question in its root's log and explanation."""
 WARNED, WARNED_CHARS = 20, 300
 """Most predecessors that one warning names, and how much it says of each."""
 ANSWER_BYTES = 65_536
@@ -52,6 +54,7 @@ def launched(fact: events_pb2.RunLaunched, traceparent: str) -> RunFacts:
         state=1,
         version=1,
         launched_by=fact.launched_by[:100].replace("\0", ""),
+        root_run_id=uuid_from_bytes(fact.root_run_id, "run_launched.root_run_id") if fact.root_run_id else None,
     )
 
 
@@ -345,6 +348,20 @@ def input_message(question: Question, now_ms: int) -> pb.Input:
         ended_at=_timestamp(wait.ended_ms),
         answered_by=wait.ended_by,
         answer=struct_pb2.Value.FromString(wait.result) if wait.state == WaitState.DONE else None,
+        root_run_id=str(question.root_run_id or question.run_id),
+    )
+
+
+def asked_event(run: RunFacts, wait: Wait) -> events_pb2.InputAsked:
+    """A child's question for its root's log."""
+    prompt = struct_pb2.Value.FromString(wait.payload).struct_value.fields["prompt"].string_value
+    return events_pb2.InputAsked(
+        run_id=run.run_id.bytes,
+        root_run_id=(run.root_run_id or run.run_id).bytes,
+        step_key=wait.step_key,
+        slot=wait.slot,
+        prompt=prompt[:PROMPT_CHARS],
+        asked_ms=wait.asked_ms,
     )
 
 

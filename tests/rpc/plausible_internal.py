@@ -55,6 +55,7 @@ def good_events(run: bytes, attempt: bytes) -> list[ev.Event]:
         "graph_finished": ev.GraphFinished(run_id=run),
         "approval_consumed": ev.ApprovalConsumed(run_id=run, approval_id=attempt, at_ms=1),
         "slice_returned": ev.SliceReturned(run_id=run, delegation=digest(b"d"), spent_micros=1),
+        "input_asked": ev.InputAsked(run_id=run, root_run_id=run, step_key="act", slot="s", prompt="?", asked_ms=1),
         "usage_settled": ev.UsageSettled(run_id=run, sequence=1, used_micros=1, used_tokens=1),
     }
     events = []

@@ -21,8 +21,21 @@ key_app = typer.Typer(help="The key that signs your decisions.", no_args_is_help
 approval_app.add_typer(key_app, name="key")
 APPROVAL = typer.Argument(metavar="ID", help="id of the approval")
 PEOPLE = (
-    *("approval_id", "run_id", "workflow", "step_key", "slot", "tool", "title", "state", "hold_micros", "need", "eligible"),
-    *("requester", "owner", "expires_at", "consumed_at", "reason", "content", "digest"),
+    *(
+        "approval_id",
+        "run_id",
+        "root_run_id",
+        "workflow",
+        "step_key",
+        "slot",
+        "tool",
+        "title",
+        "state",
+        "hold_micros",
+        "need",
+        "eligible",
+    ),
+    *("requester", "owner", "owners_above", "expires_at", "consumed_at", "reason", "content", "digest"),
 )
 """What people are shown, in order."""
 
@@ -80,7 +93,7 @@ def _show(approval: Any, form: Form, **more: Any) -> None:
 
 @approval_app.command("list")
 def list_approvals(
-    run_id: str = typer.Option("", "--run", help="only of this run"),
+    run_id: str = typer.Option("", "--run", help="only of this run, and of all below it where it is the root of its tree"),
     state: list[str] = typer.Option([], help="only in these states; without it: what is pending, or all of one run"),
     every: bool = typer.Option(False, "--all", help="in any state"),
     form: Form = FORM,
@@ -96,7 +109,19 @@ def list_approvals(
         states = [names[wanted] for wanted in state] or ([] if every or run_id else [names["pending"]])
         async with reviewers() as client:
             found = await client.approvals.find(run_id, states=states)
-        columns = ["approval_id", "run_id", "step_key", "slot", "tool", "title", "state", "need", "requester", "expires_at"]
+        columns = [
+            "approval_id",
+            "root_run_id",
+            "run_id",
+            "step_key",
+            "slot",
+            "tool",
+            "title",
+            "state",
+            "need",
+            "requester",
+            "expires_at",
+        ]
         show_rows([row_of(approval) for approval in found], columns, form)
 
     run_async(work)

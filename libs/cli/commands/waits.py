@@ -38,7 +38,9 @@ def signal(
 
 
 def inputs(
-    run_id: str = typer.Argument("", help="id of a run: also what was answered; empty: all that is open"),
+    run_id: str = typer.Argument(
+        "", help="id of a run: it and all below it, where it is a root, also what was answered; empty: all that is open"
+    ),
     form: Form = FORM,
 ) -> None:
     """What steps ask people."""
@@ -48,7 +50,7 @@ def inputs(
 
         async with Client() as client:
             found = await client.inputs(run_id)
-        columns = ["run_id", "step_key", "slot", "state", "prompt", "deadline", "answered_by", "answer"]
+        columns = ["root_run_id", "run_id", "step_key", "slot", "state", "prompt", "deadline", "answered_by", "answer"]
         show_rows([_question(item) for item in found], columns, form)
 
     run_async(work)

@@ -33,7 +33,7 @@ async def lineage(client: Client, run_id: str) -> dict[str, Any]:
     if run.state not in ENDED:
         raise RunwayError("only an ended run has a lineage that stays as it is: wait for it", reason="RUN_NOT_ENDED")
     ledger, attempts = await client.effects(run_id), await client.attempts(run_id)
-    approvals = await client.approvals.find(run_id=run_id)
+    approvals = [one for one in await client.approvals.find(run_id=run_id) if one.run_id == run_id]  # not those below it
     return {
         "form": FORM,
         "run": _run(run),

@@ -23,6 +23,21 @@ def entry(approval: Approval, what: str, actor: str, now_ms: int, **facts: objec
     return RunEventFacts(subject.run_id, 0, now_ms, f"approval.{what}", 0, subject.step_key, actor, text)
 
 
+def child_entry(approval: Approval, now_ms: int) -> list[RunEventFacts]:
+    """`child.approval_requested` in the log of the root: whoever watches the tree from there learns of it."""
+    if approval.root_run_id is None:
+        return []
+    facts = {
+        "child_run_id": str(approval.run_id),
+        "child_step": approval.subject.step_key,
+        "approval_id": str(approval.approval_id),
+        "title": approval.title,
+        "tool": approval.subject.tool,
+    }
+    text = json.dumps(facts, ensure_ascii=False)
+    return [RunEventFacts(approval.root_run_id, 0, now_ms, "child.approval_requested", 0, "", f"run:{approval.run_id}", text)]
+
+
 def decision_entry(approval: Approval, said: DecisionFacts) -> RunEventFacts:
     """One approver's decision."""
     how = "approve" if said.approve else "reject"

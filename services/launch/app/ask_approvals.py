@@ -1,15 +1,17 @@
 """Commands that ask for an approval become rows, once each; an older proposal of the same slot is stale from then on.
 
 What is asked is judged here by the run's pinned version and those of the runs above it: a worker names the call, the rules
-name who decides. Can go wrong: a command that comes twice or late. The first stands; a proposal older than one that is known is
-stale from the beginning.
+name who decides. A child's approval stands under the root of its tree too, whose log tells of it in the same commit: the root
+is locked with the child, older ids first. Can go wrong: a command that comes twice or late. The first stands; a proposal older
+than one that is known is stale from the beginning.
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from uuid import UUID
 
 from libs.fence.certificates import Rule, Subject, governing, rules_of
-from services.launch.app.approval_log import entry
+from services.launch.app.approval_log import child_entry, entry
 from services.launch.domain.approvals import (
     Answered,
     Approval,
@@ -37,6 +39,8 @@ async def ask_approvals(ports: Ports, asks: Sequence[Asked]) -> None:
         run_id: await ports.catalogue.resolve(run.head.tenant, run.head.project, run.digest.hex())
         for run_id, run in runs.items()  # equal content has an owner of its own in each project
     }
+    children = [run_id for run_id, run in runs.items() if run.head.parent_id is not None]
+    above = await ports.children.owners_above(children) if children else {}
     now = ports.clock.now_ms()
     new: dict[tuple[UUID, str, str], Approval] = {}
     answers: list[Answered] = []
@@ -48,19 +52,21 @@ async def ask_approvals(ports: Ports, asks: Sequence[Asked]) -> None:
         if isinstance(made, Answered):
             answers.append(made)
         else:
+            made = replace(made, root_run_id=run.head.root_id, owners_above=above.get(ask.run_id, ()))
             new.setdefault((ask.run_id, ask.step_key, ask.command_slot), made)
+    roots = {run.head.root_id for run in runs.values() if run.head.root_id is not None}
 
     async def work(tx: Tx) -> None:
-        heads = await tx.lock_heads(run_ids)
+        heads = await tx.lock_heads(sorted({*run_ids, *roots}))
         open_runs = {run_id for run_id, head in heads.items() if head.state not in DECIDED}
         fresh = [approval for approval in new.values() if approval.run_id in open_runs]
         events, told = await _store(ports, tx, fresh, now) if fresh else ([], [])
-        await tx.append_events(events)
+        await tx.append_events([event for event in events if event.run_id in open_runs])
         refused = [answer for answer in answers if answer.run_id in open_runs]
         await tx.send([ports.approvals.notices.answered(answer, now) for answer in (*refused, *told)], now)
 
     await ports.db.run(work)
-    ports.hub.poke(run_ids, state=False)
+    ports.hub.poke({*run_ids, *roots}, state=False)
 
 
 async def _store(ports: Ports, tx: Tx, fresh: Sequence[Approval], now: int) -> tuple[list[RunEventFacts], list[Answered]]:
@@ -84,6 +90,7 @@ async def _store(ports: Ports, tx: Tx, fresh: Sequence[Approval], now: int) -> t
         by_run.setdefault(made.run_id, []).append(made)
         facts = {"need": made.need, "expires_ms": made.subject.expires_ms, "title": made.title}
         events.append(entry(made, "requested", f"step:{made.subject.step_key}", now, **facts))
+        events += child_entry(made, now)
         if made.state is ApprovalState.STALE:
             events.append(entry(made, "stale", "launch", now))
             told.append(answered(made))

@@ -16,6 +16,7 @@ from services.launch.domain.explain import (
     StepExplained,
     StepSaid,
     TicketSaid,
+    asks_below,
     not_begun,
     of_run,
     together,
@@ -33,6 +34,8 @@ class StepsSaid:
     known: bool
     steps: Sequence[StepSaid]
     next_after: int
+    below: Sequence[Blocker] = ()
+    """Questions of runs below it."""
 
 
 class Accounts(Protocol):
@@ -72,8 +75,10 @@ async def explain_run(
     question: Question,
     pending: Sequence[tuple[Approval, int]] = (),
     held: Sequence[HeldSpawn] = (),
+    below: Sequence[tuple[Approval, int]] = (),
 ) -> RunExplained:
-    """The run, with the accounts of those who could be asked."""
+    """The run, with the accounts of those who could be asked. `pending`, `below`: approvals that it waits for, and those that
+    runs below it wait for."""
     blockers = of_run(run)
     decided = run.head.state in DECIDED
     if run.head.state == RunState.DENIED or (decided and not question.step_key):
@@ -82,6 +87,8 @@ async def explain_run(
     said = await _steps(accounts, run.head.run_id, question, unanswered)
     if said is not None and not said.known and not decided:
         blockers.append(not_begun(run))
+    if not decided and not question.step_key:
+        blockers += [*asks_below(below), *(said.below if said is not None else ())]
     tickets = None
     keys = [question.step_key] if question.step_key else [step.step_key for step in said.steps] if said is not None else []
     if not decided and (said is None or keys):

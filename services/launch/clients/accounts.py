@@ -35,7 +35,7 @@ class AccountClients:
             StepSaid(step.step_key, step.state, [blocker_from(said) for said in step.blockers], step.attempts)
             for step in answer.steps
         ]
-        return StepsSaid(answer.known, steps, answer.next_after)
+        return StepsSaid(answer.known, steps, answer.next_after, [blocker_from(said) for said in answer.below])
 
     async def tickets(self, run_id: UUID, step_keys: Sequence[str]) -> Mapping[str, TicketSaid]:
         """Tickets of these steps; of all with an open one where none is named."""

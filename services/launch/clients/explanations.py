@@ -8,7 +8,7 @@ from runway.launch.v1 import launch_service_pb2
 from libs.kernel.refusal import invalid_field
 from libs.rpc.explained import at, blocker_to, estimate_to, position_to
 from services.launch.app.explain_run import Accounts, Question, RunExplained, explain_run
-from services.launch.domain.approvals import Approval, ApprovalState
+from services.launch.domain.approvals import Approval
 from services.launch.domain.explain import StepExplained
 from services.launch.domain.run import DECIDED, Run
 from services.launch.ports_approvals import ApprovalReads
@@ -32,14 +32,14 @@ class Explanations:
         step_key = check_text(request.step_key, "step_key")
         question = Question(step_key, _place(request.page_token), page_of(request.page_size, DEFAULT_PAGE))
         held = await self._held.of_run(run.head.run_id, MOST_APPROVALS) if run.head.state not in DECIDED else []
-        return _explained(run, await explain_run(self._accounts, run, question, await self._pending(run), held))
+        pending, below = await self._pending(run, below=False), await self._pending(run, below=True)
+        return _explained(run, await explain_run(self._accounts, run, question, pending, held, below))
 
-    async def _pending(self, run: Run) -> list[tuple[Approval, int]]:
-        """Approvals that the run waits for, and how many have said yes to each."""
-        if run.head.state in DECIDED:
+    async def _pending(self, run: Run, *, below: bool) -> list[tuple[Approval, int]]:
+        """Approvals that the run waits for, or those below it, and how many have said yes to each."""
+        if run.head.state in DECIDED or (below and not run.head.children):
             return []
-        head = run.head
-        found = await self._approvals.page(head.tenant, "", head.run_id, [int(ApprovalState.PENDING)], None, MOST_APPROVALS)
+        found = await self._approvals.pending_of(run.head.run_id, MOST_APPROVALS, below=below)
         said = await self._approvals.decisions([approval.approval_id for approval in found])
         return [(approval, len(said[approval.approval_id])) for approval in found]
 

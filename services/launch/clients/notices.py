@@ -113,6 +113,7 @@ class EventNotices:
             epoch=epoch,
             capabilities=child.capabilities,
             launched_by=parent.launched_by,
+            root_run_id=(parent.root_id or parent.run_id).bytes,
         )
         return self._event(child.run_id, "run_launched", "readiness", now_ms, run_launched=fact)
 

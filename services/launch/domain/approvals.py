@@ -1,8 +1,9 @@
 """Authoritative for approvals: what each state may become, who may decide, what a new proposal does to older ones. Pure.
 
 pending → approved | rejected | expired | stale | withdrawn, once; an approval that was not used yet may still expire, become
-stale or be taken back. Can go wrong: a decision that is about something else than what will be done. What is signed names the
-digest of the content, and the gateway compares it with what it will send.
+stale or be taken back. A child asks through its root: its approval stands under both, and nobody may decide it who launched the
+root or published the version of any run on the way. Can go wrong: a decision that is about something else than what will be
+done. What is signed names the digest of the content, and the gateway compares it with what it will send.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -84,6 +85,10 @@ class Approval:
     withdraw_ms: int = 0
     withdraw_by: str = ""
     reason: str = ""
+    root_run_id: UUID | None = None
+    """The run on top of the tree that asks; None: itself."""
+    owners_above: tuple[str, ...] = ()
+    """Who published the versions of the runs above it."""
 
     @property
     def approval_id(self) -> UUID:
@@ -307,7 +312,9 @@ def _check_right(approval: Approval, ask: Decision) -> None:
         return
     if REVIEWER not in ask.scopes:
         raise _not_eligible(f"{ask.approver} is no reviewer", "use a key that has the scope reviewer")
-    for duty, who in (("launched the run", approval.requester), ("published the workflow", approval.owner)):
+    duties = [("launched the run", approval.requester), ("published the workflow", approval.owner)]
+    duties += [("published a workflow above it", who) for who in approval.owners_above]
+    for duty, who in duties:
         if ask.approver == who:
             raise _not_eligible(f"{ask.approver} {duty}", "let somebody else decide")
     if approval.eligible and ask.approver not in approval.eligible and not ask.scopes & set(approval.eligible):

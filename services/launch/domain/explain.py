@@ -108,6 +108,17 @@ def with_approvals(steps: Sequence[StepExplained], pending: Sequence[tuple[Appro
     return [_waits(step, by_step[step.step_key]) if step.step_key in by_step else step for step in steps]
 
 
+def asks_below(pending: Sequence[tuple[Approval, int]]) -> list[Blocker]:
+    """Approvals that runs below this one wait for: it is the root of their tree, and answers for them."""
+    found = []
+    for approval, yes in pending:
+        one = _approval(approval, yes)
+        text = f"child {approval.run_id}, step {approval.subject.step_key}: {one.message}"
+        detail = {**one.detail, "child_run_id": str(approval.run_id), "child_step": approval.subject.step_key}
+        found.append(replace(one, message=text, detail=detail))
+    return found
+
+
 def with_held(run: Run, steps: Sequence[StepExplained], held: Sequence[HeldSpawn]) -> list[StepExplained]:
     """Steps with what they spawned and what waits for money, before the join that waits for it."""
     by_step: dict[str, list[Blocker]] = {}

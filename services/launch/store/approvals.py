@@ -79,6 +79,8 @@ class ApprovalRows(_Shared):
             [s.expires_ms for s in subjects],
             [a.decided_ms for a in approvals],
             [a.reason for a in approvals],
+            [a.root_run_id for a in approvals],
+            ["\n".join(a.owners_above) for a in approvals],
         )
         return {row["approval_id"] for row in await self._rows.fetch(APPROVALS.add, *columns)}
 
@@ -147,6 +149,10 @@ class ApprovalReads(_Shared):
         """A page, newest first."""
         found = await self.fetch(APPROVALS.page, tenant, project, run_id, list(states), before, limit)
         return [_approval(row) for row in found]
+
+    async def pending_of(self, run_id: UUID, limit: int, *, below: bool) -> list[Approval]:
+        """What a run waits for, or what those below it do."""
+        return [_approval(row) for row in await self.fetch(APPROVALS.pending_of, run_id, below, limit)]
 
     async def over(self, now_ms: int, limit: int) -> list[tuple[UUID, UUID, bool]]:
         """Pending ones that nobody can decide any more."""
@@ -220,4 +226,6 @@ def _approval(row: asyncpg.Record) -> Approval:
         withdraw_ms=row["withdraw_ms"],
         withdraw_by=row["withdraw_by"],
         reason=row["reason"],
+        root_run_id=row["root_run_id"],
+        owners_above=tuple(row["owners_above"]),
     )

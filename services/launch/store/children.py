@@ -268,6 +268,11 @@ class ChildReads:
         """Runs with a join that goes on without the rest, and of whose rest the outcome is open."""
         return [row["run_id"] for row in await self._fetch(_Q.ending_joins, limit)]
 
+    async def owners_above(self, run_ids: Sequence[UUID]) -> Mapping[UUID, tuple[str, ...]]:
+        """Who published the versions of the runs above these."""
+        found = await self._fetch(_Q.owners_above, list(run_ids))
+        return {r["run_id"]: tuple(r["owners"]) for r in found}
+
     async def slice_name(self, run_id: UUID) -> bytes:
         """What a child's slice of its parent's envelope is called; empty where it has none."""
         found = await self._fetch(_Q.slice_name, run_id)

@@ -222,11 +222,12 @@ class LaunchTx(ChildStatements):
         columns = [u.run_id for u in usage], [u.sequence for u in usage], [u.micros for u in usage], [u.tokens for u in usage]
         await self._tx.fetch(_Q.apply_usage, *columns, now_ms)
 
-    async def append_events(self, events: Sequence[RunEventFacts], *, once: bool = False) -> None:
+    async def append_events(self, events: Sequence[RunEventFacts], *, once: bool = False, words: bool = False) -> None:
         """Log entries, at the end of the transaction; with `once`, the statement looks at the rows and this at its neighbours
-        in the batch."""
+        in the batch. `words`: two whose words differ are two."""
         if once:
-            events = list({(e.run_id, e.kind, e.step_key): e for e in reversed(events)}.values())[::-1]
+            named = {(e.run_id, e.kind, e.step_key, e.detail if words else ""): e for e in reversed(events)}
+            events = list(named.values())[::-1]
         if not events:
             return
         columns = (
@@ -238,7 +239,10 @@ class LaunchTx(ChildStatements):
             [e.actor for e in events],
             [e.detail for e in events],
         )
-        self._tx.later(_Q.append_events_once if once else _Q.append_events, *columns)
+        if once:
+            self._tx.later(_Q.append_events_once, *columns, words)
+        else:
+            self._tx.later(_Q.append_events, *columns)
 
     async def send(self, notices: Sequence[Notice], now_ms: int) -> None:
         """Outbox rows."""

@@ -83,7 +83,7 @@ def _judge(
         return found
     if found.state != WaitState.OPEN or found.overdue(now_ms):
         if found.state == WaitState.DONE and found.result == ask.result:
-            return Answered(Question(run.run_id, found, run.state == ACTIVE), True)
+            return Answered(Question(run.run_id, found, run.state == ACTIVE, run.root_run_id), True)
         return _closed(found)
     if run.state != ACTIVE:
         return Refusal(Reason.RUN_CLOSED, "the run is over: nobody waits for this answer", remedy="look at the run")
@@ -93,7 +93,7 @@ def _judge(
     done = answer(found, ask.result, ask.by, now_ms)
     by_run[ask.run_id][done.key] = done
     answered(views[ask.run_id], done)
-    return Answered(Question(run.run_id, done, True), False)
+    return Answered(Question(run.run_id, done, True, run.root_run_id), False)
 
 
 def _named(ask: AnswerAsk, waits: Collection[Wait], now_ms: int) -> Wait | Refusal:

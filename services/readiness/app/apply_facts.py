@@ -166,7 +166,7 @@ async def _move(
     active = {run_id: run for run_id, run in runs.items() if run.state == ACTIVE}
     views = await views_of(ports, tx, active.values())
     if facts.asked:
-        await take_asked(tx, active, views, facts.asked, now)
+        await take_asked(tx, ports.notices, active, views, facts.asked, now)
     if facts.told:
         await take_told(tx, active, views, facts.told, now)
     left.unborn = {key for key in facts.wait_keys if key[0] not in runs and now - launched_ms(key[0]) < ports.retention_ms}

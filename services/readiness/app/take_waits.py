@@ -22,7 +22,7 @@ from services.readiness.domain.waits import (
     declared,
     end_told,
 )
-from services.readiness.ports import RunFacts, Tx
+from services.readiness.ports import Notices, RunFacts, Tx
 
 Waited = Mapping[tuple[UUID, str], Sequence[Wait]]
 
@@ -40,9 +40,14 @@ async def lock_asked(tx: Tx, asked: Sequence[tuple[UUID, Asked]]) -> None:
 
 
 async def take_asked(
-    tx: Tx, runs: Mapping[UUID, RunFacts], views: Mapping[UUID, RunView], asked: Sequence[tuple[UUID, Asked]], now_ms: int
+    tx: Tx,
+    notices: Notices,
+    runs: Mapping[UUID, RunFacts],
+    views: Mapping[UUID, RunView],
+    asked: Sequence[tuple[UUID, Asked]],
+    now_ms: int,
 ) -> None:
-    """New waits of runs that go on; of several under one slot the first."""
+    """New waits of runs that go on; of several under one slot the first. What a child asks people is told to its root's log."""
     first: dict[WaitKey, tuple[UUID, Wait]] = {}
     for run_id, item in asked:
         if run_id in views and item.step_key in views[run_id].steps:
@@ -52,6 +57,9 @@ async def take_asked(
         return
     new = await tx.add_waits(runs, list(first.values()))
     listening = [first[key] for key in sorted(new) if first[key][1].kind == Kind.EVENT]
+    told = [first[key] for key in sorted(new) if first[key][1].kind == Kind.INPUT and runs[key[0]].root_run_id is not None]
+    if told:
+        await tx.send([notices.asked(runs[run_id], wait, now_ms) for run_id, wait in told], now_ms)
     if listening:
         await _take_kept(tx, runs, views, listening, now_ms)
 

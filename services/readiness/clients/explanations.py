@@ -7,20 +7,24 @@ from uuid import UUID
 
 from runway.internal.readiness.v1 import readiness_internal_pb2 as pb
 
+from libs.kernel.blockers import Blocker
+from libs.kernel.clock import Clock
 from libs.kernel.refusal import not_found
 from libs.rpc.explained import blocker_to
 from services.readiness import translate
-from services.readiness.domain.explain import explain
+from services.readiness.domain.explain import child_asks, explain
 from services.readiness.domain.state import RunView
-from services.readiness.ports import StepReads, Versions
+from services.readiness.ports import Question, StepReads, Versions
 
 DEFAULT_PAGE = 100
+MOST_BELOW = 100
 
 
 class Explanations:
     """Answers `ExplainSteps`."""
 
-    def __init__(self, reads: StepReads, versions: Versions) -> None:
+    def __init__(self, reads: StepReads, versions: Versions, clock: Clock) -> None:
+        self._clock = clock
         self._reads = reads
         self._versions = versions
 
@@ -43,7 +47,10 @@ class Explanations:
             if place > request.after and not step.over
         ]
         page = [_explained(view, key) for _, key in open_[:size]]
-        return pb.ExplainStepsResponse(known=True, steps=page, next_after=open_[size - 1][0] if len(open_) > size else 0)
+        asks = await self._reads.open_below(run.run_id, self._clock.now_ms(), MOST_BELOW)
+        below = [blocker_to(_asks(question)) for question in asks]
+        after = open_[size - 1][0] if len(open_) > size else 0
+        return pb.ExplainStepsResponse(known=True, steps=page, next_after=after, below=below)
 
 
 def _explained(view: RunView, key: str) -> pb.StepExplained:
@@ -55,3 +62,8 @@ def _explained(view: RunView, key: str) -> pb.StepExplained:
         attempts=step.attempts,
         ticket_sequence=step.ticket_sequence,
     )
+
+
+def _asks(question: Question) -> Blocker:
+    shown = translate.input_message(question, 0)
+    return child_asks(str(question.run_id), question.wait, shown.prompt[: translate.PROMPT_CHARS])

@@ -81,6 +81,11 @@ class EventNotices:
         fact = events_pb2.StepsFinished(steps=_told(run, view, steps, warned, now_ms))
         return self._event(run, "launch", "steps_finished", events_pb2.Event(steps_finished=fact), now_ms, patient=True)
 
+    def asked(self, run: RunFacts, wait: Wait, now_ms: int) -> Notice:
+        """InputAsked. Only the root's log is written of it."""
+        event = events_pb2.Event(input_asked=translate.asked_event(run, wait))
+        return self._event(run, "launch", "input_asked", event, now_ms)
+
     def revoked(self, run: RunFacts, step_key: str, sequence: int, now_ms: int) -> Notice:
         """StepRevoked."""
         fact = events_pb2.StepRevoked(

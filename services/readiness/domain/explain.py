@@ -7,6 +7,7 @@ from libs.kernel.blockers import Block, Blocker, blocker
 from services.readiness.domain.graph import Node, When
 from services.readiness.domain.joins import missing
 from services.readiness.domain.steps import RECONCILIATION, RETRY_BACKOFF, TERMINAL, RunView, Step, StepState
+from services.readiness.domain.waits import Wait
 
 NAMED = 5
 """Predecessors and slots named in one sentence."""
@@ -37,6 +38,16 @@ def explain(view: RunView, key: str) -> list[Blocker]:
             return [blocker(Block.RUN_CANCELLING, "the step is being stopped")]
         case _:
             return []
+
+
+def child_asks(run_id: str, wait: Wait, prompt: str) -> Blocker:
+    """A question of a run below, for the root that its tree asks through."""
+    text = f"child {run_id}, step {wait.step_key}: it waits for an answer ({wait.slot})"
+    if prompt:
+        text += f": {prompt}"
+    remedy = f"answer it: `runway run answer {run_id} ANSWER --step {wait.step_key} --slot {wait.slot}`"
+    named = {"reason": "user_input", "child_run_id": run_id, "child_step": wait.step_key, "slots": wait.slot}
+    return blocker(Block.WAITS_FOR, text, remedy=remedy, since_ms=wait.asked_ms, until_ms=wait.due_ms, **named)
 
 
 def _over(step: Step) -> list[Blocker]:

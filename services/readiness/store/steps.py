@@ -91,6 +91,7 @@ class ReadinessTx(WaitRows):
             [r.input for r in runs],
             [r.traceparent for r in runs],
             [r.launched_by for r in runs],
+            [r.root_run_id for r in runs],
         )
         return {row["run_id"] for row in rows}
 

@@ -71,6 +71,7 @@ class WaitRows:
             [wait.ended_ms for _, wait in waits],
             [wait.ended_by for _, wait in waits],
             [wait.calls for _, wait in waits],
+            [runs[run_id].root_run_id for run_id, _ in waits],
         )
         return {(row["run_id"], row["step_key"], row["slot"]) for row in found}
 
@@ -200,9 +201,13 @@ class WaitReads:
         rows = await self._db.fetch(_Q.owner, run_id)
         return (rows[0]["tenant"], rows[0]["project"]) if rows else None
 
-    async def page_inputs(self, run_id: UUID, after: tuple[str, str], limit: int) -> list[Question]:
-        """Questions of a run, whatever their state."""
+    async def page_inputs(self, run_id: UUID, after: WaitKey, limit: int) -> list[Question]:
+        """Questions of a run, and of all below it where it is a root, whatever their state."""
         return [_question(row) for row in await self._db.fetch(_Q.page_inputs, run_id, *after, limit)]
+
+    async def open_below(self, root: UUID, now_ms: int, limit: int) -> list[Question]:
+        """Open questions of all below a root."""
+        return [_question(row) for row in await self._db.fetch(_Q.open_below, root, now_ms, limit)]
 
     async def page_open_inputs(self, tenant: str, project: str, after: WaitKey, limit: int, now_ms: int) -> list[Question]:
         """Open questions of a tenant, or of a project of it."""
@@ -215,4 +220,4 @@ class WaitReads:
 
 
 def _question(row: asyncpg.Record) -> Question:
-    return Question(row["run_id"], wait_of(row), row["run_state"] == ACTIVE)
+    return Question(row["run_id"], wait_of(row), row["run_state"] == ACTIVE, row["root_run_id"])

@@ -11,15 +11,18 @@ SELECT * FROM approval WHERE approval_id = ANY ($1::uuid[]) ORDER BY approval_id
 -- name: add
 -- What no command asked before.
 INSERT INTO approval (approval_id, run_id, step_key, command_slot, slot, tenant, project, workflow, tool, title, content, digest, policy,
-                      proposal_version, hold_micros, need, eligible, requester, owner, state, requested_ms, expires_ms, decided_ms, reason)
+                      proposal_version, hold_micros, need, eligible, requester, owner, state, requested_ms, expires_ms, decided_ms, reason,
+                      root_run_id, owners_above)
 SELECT a.approval_id, a.run_id, a.step_key, a.command_slot, a.slot, a.tenant, a.project, a.workflow, a.tool, a.title, a.content, a.digest,
        a.policy, a.proposal_version, a.hold_micros, a.need, coalesce(string_to_array(nullif(a.eligible, ''), E'\n'), '{}'), a.requester,
-       a.owner, a.state, a.requested_ms, a.expires_ms, a.decided_ms, a.reason
+       a.owner, a.state, a.requested_ms, a.expires_ms, a.decided_ms, a.reason, a.root_run_id,
+       coalesce(string_to_array(nullif(a.owners_above, ''), E'\n'), '{}')
   FROM unnest($1::uuid[], $2::uuid[], $3::text[], $4::text[], $5::text[], $6::text[], $7::text[], $8::text[], $9::text[], $10::text[],
               $11::bytea[], $12::bytea[], $13::text[], $14::bigint[], $15::bigint[], $16::integer[], $17::text[], $18::text[], $19::text[],
-              $20::smallint[], $21::bigint[], $22::bigint[], $23::bigint[], $24::text[])
+              $20::smallint[], $21::bigint[], $22::bigint[], $23::bigint[], $24::text[], $25::uuid[], $26::text[])
        AS a(approval_id, run_id, step_key, command_slot, slot, tenant, project, workflow, tool, title, content, digest, policy,
-            proposal_version, hold_micros, need, eligible, requester, owner, state, requested_ms, expires_ms, decided_ms, reason)
+            proposal_version, hold_micros, need, eligible, requester, owner, state, requested_ms, expires_ms, decided_ms, reason, root_run_id,
+            owners_above)
  ORDER BY a.run_id, a.step_key, a.command_slot
 ON CONFLICT (run_id, step_key, command_slot) DO NOTHING
 RETURNING approval_id;
@@ -55,11 +58,16 @@ UPDATE approval AS a SET expires_ms = a.expires_ms + n.by_ms
    AND NOT EXISTS (SELECT 1 FROM approval_decision AS d WHERE d.approval_id = a.approval_id);
 
 -- name: page
--- A tenant's approvals, newest first.
+-- A tenant's approvals, newest first: of every run, or of one ($3) and of all below it where it is a root.
 SELECT * FROM approval
- WHERE tenant = $1 AND ($2 = '' OR project = $2) AND ($3::uuid IS NULL OR run_id = $3)
+ WHERE tenant = $1 AND ($2 = '' OR project = $2) AND ($3::uuid IS NULL OR run_id = $3 OR root_run_id = $3)
    AND (cardinality($4::smallint[]) = 0 OR state = ANY ($4::smallint[])) AND ($5::uuid IS NULL OR approval_id < $5)
  ORDER BY approval_id DESC LIMIT $6;
+
+-- name: pending_of
+-- What one run waits for, or ($2) what those below it wait for, newest first.
+SELECT * FROM approval
+ WHERE state = 1 AND (NOT $2 AND run_id = $1 OR $2 AND root_run_id = $1) ORDER BY approval_id DESC LIMIT $3;
 
 -- name: over
 -- Pending ones whose time has passed, oldest first, and whether their run is over: time stands still for runs that are pausing or

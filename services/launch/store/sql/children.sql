@@ -277,3 +277,14 @@ RETURNING w.run_id, w.step_key, w.slot, r.budget_micros, r.budget_sequence;
 -- name: slice_name
 -- What a child's slice is called.
 SELECT delegation FROM run WHERE run_id = $1;
+
+-- name: owners_above
+-- Who published the versions of the runs above these; a tree has few levels.
+WITH RECURSIVE above AS (
+    SELECT r.run_id, r.parent_id FROM run AS r WHERE r.run_id = ANY ($1::uuid[]) AND r.parent_id IS NOT NULL
+    UNION ALL
+    SELECT a.run_id, p.parent_id FROM above AS a JOIN run AS p ON p.run_id = a.parent_id WHERE p.parent_id IS NOT NULL)
+SELECT a.run_id, array_agg(DISTINCT v.publisher) AS owners
+  FROM above AS a JOIN run AS p ON p.run_id = a.parent_id
+  JOIN workflow_version AS v ON v.digest = p.digest AND v.tenant = p.tenant AND v.project = p.project
+ WHERE v.publisher <> '' GROUP BY a.run_id;

@@ -198,14 +198,15 @@ SELECT ask.run_id, bumped.base + ask.place, ask.at_ms, ask.kind, ask.state, ask.
   FROM ask JOIN bumped USING (run_id);
 
 -- name: append_events_once
--- The same, but an entry whose kind and step the run's log has already is left out. Each is looked up by its run: a plain NOT
+-- The same, but an entry whose kind and step ($8: and words) the run's log has already is left out. Each is looked up by its run: a plain NOT
 -- EXISTS is planned as a scan of the whole log.
 WITH ask AS MATERIALIZED (
     SELECT a.*, row_number() OVER (PARTITION BY a.run_id ORDER BY a.ord) AS place
       FROM unnest($1::uuid[], $2::bigint[], $3::text[], $4::smallint[], $5::text[], $6::text[], $7::text[])
            WITH ORDINALITY AS a(run_id, at_ms, kind, state, step_key, actor, detail, ord)
       LEFT JOIN LATERAL (SELECT true AS there FROM run_event AS e
-                          WHERE e.run_id = a.run_id AND e.kind = a.kind AND e.step_key = a.step_key LIMIT 1) AS known ON true
+                          WHERE e.run_id = a.run_id AND e.kind = a.kind AND e.step_key = a.step_key
+                            AND (NOT $8::boolean OR e.detail = a.detail) LIMIT 1) AS known ON true
      WHERE known.there IS NULL),
 bumped AS (
     UPDATE run AS r SET sequence = r.sequence + total.n

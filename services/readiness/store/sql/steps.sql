@@ -4,10 +4,11 @@
 -- New runs; a repeat of RunLaunched finds its run and changes nothing. The shared lock keeps off a closing of a run that is not
 -- known: it waits for births under way, or has committed its note before the next statement looks for it.
 WITH births AS MATERIALIZED (SELECT pg_advisory_xact_lock_shared(hashtextextended('readiness.births', 0)))
-INSERT INTO run (run_id, tenant, project, digest, build, run_class, priority, deadline_ms, epoch, input, traceparent, launched_by)
+INSERT INTO run (run_id, tenant, project, digest, build, run_class, priority, deadline_ms, epoch, input, traceparent, launched_by,
+                 root_run_id)
 SELECT a.* FROM births, unnest($1::uuid[], $2::text[], $3::text[], $4::bytea[], $5::text[], $6::smallint[], $7::int[], $8::bigint[],
-                     $9::bigint[], $10::bytea[], $11::text[], $12::text[])
-       AS a(run_id, tenant, project, digest, build, run_class, priority, deadline_ms, epoch, input, traceparent, launched_by)
+                     $9::bigint[], $10::bytea[], $11::text[], $12::text[], $13::uuid[])
+       AS a(run_id, tenant, project, digest, build, run_class, priority, deadline_ms, epoch, input, traceparent, launched_by, root_run_id)
  ORDER BY run_id
 ON CONFLICT DO NOTHING
 RETURNING run_id;
@@ -26,7 +27,8 @@ SELECT * FROM unnest($1::uuid[], $2::text[], $3::smallint[], $4::int[], $5::int[
 
 -- name: lock_runs
 -- The one lock of a run and its steps, in order of ids.
-SELECT run_id, tenant, project, digest, build, run_class, priority, deadline_ms, epoch, input, traceparent, state, version, launched_by
+SELECT run_id, tenant, project, digest, build, run_class, priority, deadline_ms, epoch, input, traceparent, state, version, launched_by,
+       root_run_id
   FROM run WHERE run_id = ANY ($1::uuid[]) ORDER BY run_id FOR NO KEY UPDATE;
 
 -- name: load_steps

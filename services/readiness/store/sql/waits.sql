@@ -8,9 +8,10 @@ SELECT pg_advisory_xact_lock(k.key)
 -- name: add_waits
 -- What attempts ask, once per slot: a repeat is the first one.
 INSERT INTO wait (run_id, step_key, slot, tenant, project, kind, state, name, correlation, due_ms, payload, asked_ms, result, ended_ms,
-                  ended_by, calls)
+                  ended_by, calls, root_run_id)
 SELECT * FROM unnest($1::uuid[], $2::text[], $3::text[], $4::text[], $5::text[], $6::smallint[], $7::smallint[], $8::text[], $9::text[],
-                     $10::bigint[], $11::bytea[], $12::bigint[], $13::bytea[], $14::bigint[], $15::text[], $16::int[])
+                     $10::bigint[], $11::bytea[], $12::bigint[], $13::bytea[], $14::bigint[], $15::text[], $16::int[],
+                     $17::uuid[])
  ORDER BY 1, 2, 3
 ON CONFLICT DO NOTHING
 RETURNING run_id, step_key, slot;
@@ -111,17 +112,25 @@ SELECT w.run_id, w.step_key, w.slot, w.kind, w.state, w.name, w.correlation, w.d
   FROM wait AS w WHERE w.run_id = ANY ($1::uuid[]) AND w.kind = 3 ORDER BY w.run_id, w.step_key, w.slot;
 
 -- name: page_inputs
--- Questions of a run, whatever their state, after a step and slot.
+-- Questions of a run, and of all below it where it is the root of its tree, whatever their state, after a run, step and slot.
 SELECT w.run_id, w.step_key, w.slot, w.kind, w.state, w.name, w.correlation, w.due_ms, w.payload, w.asked_ms, w.result, w.ended_ms,
-       w.ended_by, w.calls, r.state AS run_state
+       w.ended_by, w.calls, w.root_run_id, r.state AS run_state
   FROM wait AS w JOIN run AS r USING (run_id)
- WHERE w.run_id = $1 AND w.kind = 3 AND (w.step_key, w.slot) > ($2, $3)
- ORDER BY w.step_key, w.slot LIMIT $4;
+ WHERE (w.run_id = $1 OR w.root_run_id = $1) AND w.kind = 3 AND (w.run_id, w.step_key, w.slot) > ($2, $3, $4)
+ ORDER BY w.run_id, w.step_key, w.slot LIMIT $5;
+
+-- name: open_below
+-- Open questions of all below a root.
+SELECT w.run_id, w.step_key, w.slot, w.kind, w.state, w.name, w.correlation, w.due_ms, w.payload, w.asked_ms, w.result, w.ended_ms,
+       w.ended_by, w.calls, w.root_run_id, r.state AS run_state
+  FROM wait AS w JOIN run AS r USING (run_id)
+ WHERE w.root_run_id = $1 AND w.kind = 3 AND w.state = 1 AND r.state = 1 AND (w.due_ms = 0 OR w.due_ms > $2)
+ ORDER BY w.run_id, w.step_key, w.slot LIMIT $3;
 
 -- name: page_open_inputs
 -- Open questions of a tenant, or of a project of it ($2), after a run, step and slot.
 SELECT w.run_id, w.step_key, w.slot, w.kind, w.state, w.name, w.correlation, w.due_ms, w.payload, w.asked_ms, w.result, w.ended_ms,
-       w.ended_by, w.calls, r.state AS run_state
+       w.ended_by, w.calls, w.root_run_id, r.state AS run_state
   FROM wait AS w JOIN run AS r USING (run_id)
  WHERE w.tenant = $1 AND w.kind = 3 AND w.state = 1 AND r.state = 1 AND ($2 = '' OR w.project = $2) AND (w.due_ms = 0 OR w.due_ms > $7)
    AND (w.run_id, w.step_key, w.slot) > ($3, $4, $5)

@@ -135,6 +135,7 @@ class Event(google.protobuf.message.Message):
     COMMAND_ANSWERED_FIELD_NUMBER: builtins.int
     APPROVAL_CONSUMED_FIELD_NUMBER: builtins.int
     SLICE_RETURNED_FIELD_NUMBER: builtins.int
+    INPUT_ASKED_FIELD_NUMBER: builtins.int
     event_id: builtins.bytes
     """128 random bits; equal for every delivery of the same fact."""
     at_ms: builtins.int
@@ -209,6 +210,10 @@ class Event(google.protobuf.message.Message):
     def slice_returned(self) -> Global___SliceReturned:
         """launch → gateway."""
 
+    @property
+    def input_asked(self) -> Global___InputAsked:
+        """readiness → launch."""
+
     def __init__(
         self,
         *,
@@ -232,12 +237,13 @@ class Event(google.protobuf.message.Message):
         command_answered: Global___CommandAnswered | None = ...,
         approval_consumed: Global___ApprovalConsumed | None = ...,
         slice_returned: Global___SliceReturned | None = ...,
+        input_asked: Global___InputAsked | None = ...,
     ) -> None: ...
-    _HasFieldArgType: typing_extensions.TypeAlias = typing.Literal["approval_consumed", b"approval_consumed", "attempt_finished", b"attempt_finished", "command_answered", b"command_answered", "command_recorded", b"command_recorded", "effect_resolved", b"effect_resolved", "effect_unknown", b"effect_unknown", "fact", b"fact", "first_lease", b"first_lease", "graph_finished", b"graph_finished", "point_quiesced", b"point_quiesced", "run_closing", b"run_closing", "run_launched", b"run_launched", "slice_returned", b"slice_returned", "step_finished", b"step_finished", "step_ready", b"step_ready", "step_revoked", b"step_revoked", "steps_finished", b"steps_finished", "usage_settled", b"usage_settled"]
+    _HasFieldArgType: typing_extensions.TypeAlias = typing.Literal["approval_consumed", b"approval_consumed", "attempt_finished", b"attempt_finished", "command_answered", b"command_answered", "command_recorded", b"command_recorded", "effect_resolved", b"effect_resolved", "effect_unknown", b"effect_unknown", "fact", b"fact", "first_lease", b"first_lease", "graph_finished", b"graph_finished", "input_asked", b"input_asked", "point_quiesced", b"point_quiesced", "run_closing", b"run_closing", "run_launched", b"run_launched", "slice_returned", b"slice_returned", "step_finished", b"step_finished", "step_ready", b"step_ready", "step_revoked", b"step_revoked", "steps_finished", b"steps_finished", "usage_settled", b"usage_settled"]
     def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
-    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["approval_consumed", b"approval_consumed", "at_ms", b"at_ms", "attempt_finished", b"attempt_finished", "command_answered", b"command_answered", "command_recorded", b"command_recorded", "effect_resolved", b"effect_resolved", "effect_unknown", b"effect_unknown", "event_id", b"event_id", "fact", b"fact", "first_lease", b"first_lease", "graph_finished", b"graph_finished", "point_quiesced", b"point_quiesced", "run_closing", b"run_closing", "run_launched", b"run_launched", "slice_returned", b"slice_returned", "step_finished", b"step_finished", "step_ready", b"step_ready", "step_revoked", b"step_revoked", "steps_finished", b"steps_finished", "traceparent", b"traceparent", "usage_settled", b"usage_settled"]
+    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["approval_consumed", b"approval_consumed", "at_ms", b"at_ms", "attempt_finished", b"attempt_finished", "command_answered", b"command_answered", "command_recorded", b"command_recorded", "effect_resolved", b"effect_resolved", "effect_unknown", b"effect_unknown", "event_id", b"event_id", "fact", b"fact", "first_lease", b"first_lease", "graph_finished", b"graph_finished", "input_asked", b"input_asked", "point_quiesced", b"point_quiesced", "run_closing", b"run_closing", "run_launched", b"run_launched", "slice_returned", b"slice_returned", "step_finished", b"step_finished", "step_ready", b"step_ready", "step_revoked", b"step_revoked", "steps_finished", b"steps_finished", "traceparent", b"traceparent", "usage_settled", b"usage_settled"]
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_fact: typing_extensions.TypeAlias = typing.Literal["run_launched", "run_closing", "step_ready", "step_revoked", "first_lease", "point_quiesced", "attempt_finished", "command_recorded", "effect_unknown", "effect_resolved", "step_finished", "graph_finished", "usage_settled", "steps_finished", "command_answered", "approval_consumed", "slice_returned"]
+    _WhichOneofReturnType_fact: typing_extensions.TypeAlias = typing.Literal["run_launched", "run_closing", "step_ready", "step_revoked", "first_lease", "point_quiesced", "attempt_finished", "command_recorded", "effect_unknown", "effect_resolved", "step_finished", "graph_finished", "usage_settled", "steps_finished", "command_answered", "approval_consumed", "slice_returned", "input_asked"]
     _WhichOneofArgType_fact: typing_extensions.TypeAlias = typing.Literal["fact", b"fact"]
     def WhichOneof(self, oneof_group: _WhichOneofArgType_fact) -> _WhichOneofReturnType_fact | None: ...
 
@@ -263,6 +269,7 @@ class RunLaunched(google.protobuf.message.Message):
     LAUNCHED_BY_FIELD_NUMBER: builtins.int
     FORK_OF_FIELD_NUMBER: builtins.int
     FORK_FROM_FIELD_NUMBER: builtins.int
+    ROOT_RUN_ID_FIELD_NUMBER: builtins.int
     run_id: builtins.bytes
     """The run, 16 bytes, UUIDv7."""
     tenant: builtins.str
@@ -287,6 +294,8 @@ class RunLaunched(google.protobuf.message.Message):
     """Name of the key that launched it, by launch's records."""
     fork_of: builtins.bytes
     """The run that it continues, 16 bytes; empty: none."""
+    root_run_id: builtins.bytes
+    """The run on top of the tree that spawned it, 16 bytes; empty: nothing did."""
     @property
     def capabilities(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
         """Capabilities granted to the run."""
@@ -312,11 +321,51 @@ class RunLaunched(google.protobuf.message.Message):
         launched_by: builtins.str = ...,
         fork_of: builtins.bytes = ...,
         fork_from: collections.abc.Iterable[builtins.str] | None = ...,
+        root_run_id: builtins.bytes = ...,
     ) -> None: ...
-    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["build", b"build", "capabilities", b"capabilities", "deadline_ms", b"deadline_ms", "epoch", b"epoch", "fork_from", b"fork_from", "fork_of", b"fork_of", "input", b"input", "launched_by", b"launched_by", "priority", b"priority", "project", b"project", "run_class", b"run_class", "run_id", b"run_id", "tenant", b"tenant", "workflow_digest", b"workflow_digest"]
+    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["build", b"build", "capabilities", b"capabilities", "deadline_ms", b"deadline_ms", "epoch", b"epoch", "fork_from", b"fork_from", "fork_of", b"fork_of", "input", b"input", "launched_by", b"launched_by", "priority", b"priority", "project", b"project", "root_run_id", b"root_run_id", "run_class", b"run_class", "run_id", b"run_id", "tenant", b"tenant", "workflow_digest", b"workflow_digest"]
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
 
 Global___RunLaunched: typing_extensions.TypeAlias = RunLaunched
+
+@typing.final
+class InputAsked(google.protobuf.message.Message):
+    """A run that another has spawned asks people: the log of the run on top says so."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    RUN_ID_FIELD_NUMBER: builtins.int
+    ROOT_RUN_ID_FIELD_NUMBER: builtins.int
+    STEP_KEY_FIELD_NUMBER: builtins.int
+    SLOT_FIELD_NUMBER: builtins.int
+    PROMPT_FIELD_NUMBER: builtins.int
+    ASKED_MS_FIELD_NUMBER: builtins.int
+    run_id: builtins.bytes
+    """The run that asks."""
+    root_run_id: builtins.bytes
+    """The run on top of its tree."""
+    step_key: builtins.str
+    """The step that asks."""
+    slot: builtins.str
+    """The question's slot."""
+    prompt: builtins.str
+    """What is asked, shortened."""
+    asked_ms: builtins.int
+    """When, milliseconds since the Unix epoch."""
+    def __init__(
+        self,
+        *,
+        run_id: builtins.bytes = ...,
+        root_run_id: builtins.bytes = ...,
+        step_key: builtins.str = ...,
+        slot: builtins.str = ...,
+        prompt: builtins.str = ...,
+        asked_ms: builtins.int = ...,
+    ) -> None: ...
+    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["asked_ms", b"asked_ms", "prompt", b"prompt", "root_run_id", b"root_run_id", "run_id", b"run_id", "slot", b"slot", "step_key", b"step_key"]
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+
+Global___InputAsked: typing_extensions.TypeAlias = InputAsked
 
 @typing.final
 class RunClosing(google.protobuf.message.Message):

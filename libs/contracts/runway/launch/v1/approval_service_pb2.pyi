@@ -182,6 +182,8 @@ class Approval(google.protobuf.message.Message):
     WORKFLOW_FIELD_NUMBER: builtins.int
     EFFECTIVE_FIELD_NUMBER: builtins.int
     REASON_FIELD_NUMBER: builtins.int
+    ROOT_RUN_ID_FIELD_NUMBER: builtins.int
+    OWNERS_ABOVE_FIELD_NUMBER: builtins.int
     approval_id: builtins.str
     """Its id."""
     run_id: builtins.str
@@ -216,6 +218,8 @@ class Approval(google.protobuf.message.Message):
     """The gateway holds it: it may be used."""
     reason: builtins.str
     """Why it ended as it did, in words."""
+    root_run_id: builtins.str
+    """The run on top of the tree that asks: itself, where nothing spawned it. With `run_id` and `step_key` the path to what waits."""
     @property
     def content(self) -> google.protobuf.struct_pb2.Value:
         """What exactly is to be allowed: the call's arguments, or what the step says. Only in GetApproval."""
@@ -244,6 +248,10 @@ class Approval(google.protobuf.message.Message):
     def decisions(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___ApprovalDecision]:
         """Decisions so far."""
 
+    @property
+    def owners_above(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
+        """Who published the versions of the runs above it; none of them may decide either."""
+
     def __init__(
         self,
         *,
@@ -271,10 +279,12 @@ class Approval(google.protobuf.message.Message):
         workflow: builtins.str = ...,
         effective: builtins.bool = ...,
         reason: builtins.str = ...,
+        root_run_id: builtins.str = ...,
+        owners_above: collections.abc.Iterable[builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: typing_extensions.TypeAlias = typing.Literal["consumed_at", b"consumed_at", "content", b"content", "decided_at", b"decided_at", "expires_at", b"expires_at", "requested_at", b"requested_at"]
     def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
-    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["approval_id", b"approval_id", "consumed_at", b"consumed_at", "content", b"content", "decided_at", b"decided_at", "decisions", b"decisions", "digest", b"digest", "effective", b"effective", "eligible", b"eligible", "expires_at", b"expires_at", "hold_micros", b"hold_micros", "need", b"need", "owner", b"owner", "policy", b"policy", "proposal_version", b"proposal_version", "reason", b"reason", "requested_at", b"requested_at", "requester", b"requester", "run_id", b"run_id", "slot", b"slot", "state", b"state", "step_key", b"step_key", "title", b"title", "tool", b"tool", "workflow", b"workflow"]
+    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["approval_id", b"approval_id", "consumed_at", b"consumed_at", "content", b"content", "decided_at", b"decided_at", "decisions", b"decisions", "digest", b"digest", "effective", b"effective", "eligible", b"eligible", "expires_at", b"expires_at", "hold_micros", b"hold_micros", "need", b"need", "owner", b"owner", "owners_above", b"owners_above", "policy", b"policy", "proposal_version", b"proposal_version", "reason", b"reason", "requested_at", b"requested_at", "requester", b"requester", "root_run_id", b"root_run_id", "run_id", b"run_id", "slot", b"slot", "state", b"state", "step_key", b"step_key", "title", b"title", "tool", b"tool", "workflow", b"workflow"]
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
 
 Global___Approval: typing_extensions.TypeAlias = Approval
@@ -291,7 +301,7 @@ class ListApprovalsRequest(google.protobuf.message.Message):
     PAGE_TOKEN_FIELD_NUMBER: builtins.int
     PROJECT_FIELD_NUMBER: builtins.int
     run_id: builtins.str
-    """Of this run; empty: of every run."""
+    """Of this run, and of all below it where it is the root of its tree; empty: of every run."""
     page_size: builtins.int
     """At most 500; 0: 100."""
     page_token: builtins.str

@@ -102,7 +102,7 @@ class ApprovalServiceServicer(object):
         """One approver's decision, signed. The same decision again changes nothing. Needs a key with the scope `reviewer`; with `break_glass`
         one with `operator`.
         Errors: NOT_FOUND, APPROVAL_CLOSED (decided otherwise, expired, stale or withdrawn), APPROVAL_NOT_ELIGIBLE (who launched the run,
-        who published the workflow, or whom the rule does not name), SIGNATURE_INVALID (no such key of the caller's, or it does not verify),
+        who published the workflow or one above it, or whom the rule does not name), SIGNATURE_INVALID (no such key of the caller's, or it does not verify),
         RUN_PAUSED (its time is over but for a pause: decide after the resume).
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)

@@ -338,6 +338,7 @@ class Input(google.protobuf.message.Message):
     ENDED_AT_FIELD_NUMBER: builtins.int
     ANSWERED_BY_FIELD_NUMBER: builtins.int
     ANSWER_FIELD_NUMBER: builtins.int
+    ROOT_RUN_ID_FIELD_NUMBER: builtins.int
     run_id: builtins.str
     """The run."""
     step_key: builtins.str
@@ -350,6 +351,8 @@ class Input(google.protobuf.message.Message):
     """What is asked."""
     answered_by: builtins.str
     """Who answered: the name or id of the key."""
+    root_run_id: builtins.str
+    """The run on top of the tree that asks: itself, where nothing spawned it. With `run_id` and `step_key` the path to what waits."""
     @property
     def schema(self) -> google.protobuf.struct_pb2.Struct:
         """JSON Schema that the answer must fit; unset: anything."""
@@ -384,10 +387,11 @@ class Input(google.protobuf.message.Message):
         ended_at: google.protobuf.timestamp_pb2.Timestamp | None = ...,
         answered_by: builtins.str = ...,
         answer: google.protobuf.struct_pb2.Value | None = ...,
+        root_run_id: builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: typing_extensions.TypeAlias = typing.Literal["answer", b"answer", "asked_at", b"asked_at", "deadline", b"deadline", "ended_at", b"ended_at", "schema", b"schema"]
     def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
-    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["answer", b"answer", "answered_by", b"answered_by", "asked_at", b"asked_at", "deadline", b"deadline", "ended_at", b"ended_at", "prompt", b"prompt", "run_id", b"run_id", "schema", b"schema", "slot", b"slot", "state", b"state", "step_key", b"step_key"]
+    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["answer", b"answer", "answered_by", b"answered_by", "asked_at", b"asked_at", "deadline", b"deadline", "ended_at", b"ended_at", "prompt", b"prompt", "root_run_id", b"root_run_id", "run_id", b"run_id", "schema", b"schema", "slot", b"slot", "state", b"state", "step_key", b"step_key"]
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
 
 Global___Input: typing_extensions.TypeAlias = Input
@@ -464,7 +468,7 @@ class ListInputsRequest(google.protobuf.message.Message):
     PAGE_SIZE_FIELD_NUMBER: builtins.int
     PAGE_TOKEN_FIELD_NUMBER: builtins.int
     run_id: builtins.str
-    """Of this run, whatever their state; empty: all open ones that the key may see."""
+    """Of this run, and of all below it where it is the root of its tree, whatever their state; empty: all open ones that the key may see."""
     page_size: builtins.int
     """At most 500; 0: 100."""
     page_token: builtins.str

@@ -163,6 +163,7 @@ class ExplainStepsResponse(google.protobuf.message.Message):
     KNOWN_FIELD_NUMBER: builtins.int
     STEPS_FIELD_NUMBER: builtins.int
     NEXT_AFTER_FIELD_NUMBER: builtins.int
+    BELOW_FIELD_NUMBER: builtins.int
     known: builtins.bool
     """Whether readiness knows the run."""
     next_after: builtins.int
@@ -171,14 +172,19 @@ class ExplainStepsResponse(google.protobuf.message.Message):
     def steps(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___StepExplained]:
         """In the order of the workflow."""
 
+    @property
+    def below(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[runway.common.v1.explain_pb2.Blocker]:
+        """Open questions of runs below this one, the root of its tree. Only where no step is named."""
+
     def __init__(
         self,
         *,
         known: builtins.bool = ...,
         steps: collections.abc.Iterable[Global___StepExplained] | None = ...,
         next_after: builtins.int = ...,
+        below: collections.abc.Iterable[runway.common.v1.explain_pb2.Blocker] | None = ...,
     ) -> None: ...
-    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["known", b"known", "next_after", b"next_after", "steps", b"steps"]
+    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["below", b"below", "known", b"known", "next_after", b"next_after", "steps", b"steps"]
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
 
 Global___ExplainStepsResponse: typing_extensions.TypeAlias = ExplainStepsResponse

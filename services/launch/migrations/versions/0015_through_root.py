@@ -1,0 +1,10 @@
+"""Approvals of children stand under the root of their tree too."""
+
+from libs.migrate import run_file
+
+revision = "0015"
+down_revision = "0014"
+
+
+def upgrade() -> None:
+    run_file(__file__)
