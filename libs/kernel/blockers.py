@@ -65,7 +65,7 @@ REMEDY: Mapping[Block, str] = {
     Block.NO_LEADER: "wait some seconds; if it stays, look at `runway shard list` and whether etcd answers",
     Block.RAISE_PENDING: "wait a moment; if it stays, look whether the service named runs",
     Block.GATE_UNREAD: "wait a moment; if it stays, look whether launch answers",
-    Block.HOLD: "release it: `runway queue|shard|worker release`",
+    Block.HOLD: "release it: `runway queue|shard|worker release`, of a step `runway queue release RUN/STEP --step`",
     Block.NO_WORKER_CARRIES_BUILD: "start a worker with this very build of the workflow",
     Block.NO_WORKER_HAS_LABELS: "start a worker with these labels, or take them out of the step in a new version",
     Block.NO_WORKER_HAS_RESOURCES: "start a larger worker, or let the step take less in a new version",

@@ -287,7 +287,8 @@ class SchedulerStuck:
         return inbox_pb2.ListStuckResponse(items=sorted(items, key=lambda item: item.since_ms)[:limit])
 
     def _why(self, row: Mapping[str, Any], carried: set[str]) -> str:
-        place = Place(shard_of(row["run_id"]), row["tenant"], row["project"], row["handler"])
+        mine = (row["run_id"], row["step_key"])
+        place = Place(shard_of(mine[0]), row["tenant"], row["project"], row["handler"], (), *mine)
         held = self._book.shelf.holds.on(place)
         if held:
             words = [f"{hold.kind.name.lower()} {hold.name} by {hold.actor} ({hold.reason})" for hold in held]

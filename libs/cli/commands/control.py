@@ -15,7 +15,10 @@ REASON = typer.Option(..., "--reason", help="why, for whoever looks at this late
 DRY_RUN = typer.Option(False, "--dry-run", help="say what it would stop, change nothing")
 ASK_LIVE = typer.Option(False, "--drain", help="also ask live attempts to finish or to yield at a checkpoint")
 UNSEEN = typer.Option(False, "--unseen", help="although nothing of that name was seen yet")
-SHARD, QUEUE, WORKER = 1, 2, 3
+STEP = typer.Option(
+    False, "--step", help="the name is RUN_ID/STEP_KEY: one step of one run, with all its instances, or one instance"
+)
+SHARD, QUEUE, WORKER, ONE_STEP = 1, 2, 3, 4
 HOLD, DRAIN = 1, 2
 
 
@@ -121,23 +124,28 @@ def describe_queue(name: str = typer.Argument("", help="only this one"), form: F
 
 @queue_app.command("hold")
 def hold_queue(
-    name: str = typer.Argument(help="tenant, tenant/project, or workflow.step@build"),
+    name: str = typer.Argument(help="tenant, tenant/project, workflow.step@build, or with --step RUN_ID/STEP_KEY"),
     reason: str = REASON,
+    step: bool = STEP,
     drain: bool = ASK_LIVE,
     dry_run: bool = DRY_RUN,
     unseen: bool = UNSEEN,
     form: Form = FORM,
 ) -> None:
-    """Nothing of a queue is granted until it is released; its tickets wait."""
-    _put(QUEUE, name, DRAIN if drain else HOLD, reason, dry_run, unseen, form)
+    """Nothing of a queue, or of one step, is granted until it is released; its tickets wait."""
+    _put(ONE_STEP if step else QUEUE, name, DRAIN if drain else HOLD, reason, dry_run, unseen, form)
 
 
 @queue_app.command("release")
 def release_queue(
-    name: str = typer.Argument(help="as it was held"), reason: str = REASON, dry_run: bool = DRY_RUN, form: Form = FORM
+    name: str = typer.Argument(help="as it was held"),
+    reason: str = REASON,
+    step: bool = STEP,
+    dry_run: bool = DRY_RUN,
+    form: Form = FORM,
 ) -> None:
     """Undoes `queue hold`."""
-    _release(QUEUE, name, reason, dry_run, form)
+    _release(ONE_STEP if step else QUEUE, name, reason, dry_run, form)
 
 
 def _whole_name(name: str) -> None:

@@ -133,7 +133,7 @@ class Explainer:
         return Told(row, blockers, found.position, estimate(ticket, found, pace, self._clock.now_ms()))
 
     def _held_by_row(self, row: TicketRow) -> list[Blocker]:
-        place = Place(row.shard, row.tenant, row.project, row.contract.handler)
+        place = Place(row.shard, row.tenant, row.project, row.contract.handler, (), *row.key)
         return [held(hold) for hold in self._book.shelf.holds.on(place)]
 
     def _elsewhere(self, row: TicketRow) -> Blocker:

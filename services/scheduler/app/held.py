@@ -16,13 +16,13 @@ from services.scheduler.domain.ticket import Key
 def place_of(ready: Ready) -> Place:
     """Where a ticket belongs."""
     row = ready.row
-    return Place(ready.shard, row.tenant, row.project, row.contract.handler, row.contract.calls)
+    return Place(ready.shard, row.tenant, row.project, row.contract.handler, row.contract.calls, *ready.candidate.key)
 
 
 def place_of_lease(lease: Lease) -> Place:
     """Where an attempt belongs."""
     contract = lease.contract
-    return Place(lease.shard, lease.tenant, lease.project, contract.handler, contract.calls)
+    return Place(lease.shard, lease.tenant, lease.project, contract.handler, contract.calls, lease.run_id, lease.step_key)
 
 
 @dataclass(slots=True)

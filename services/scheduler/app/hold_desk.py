@@ -38,6 +38,7 @@ GRAMMAR = {
     HoldKind.SHARD: "a number from 0 to 63",
     HoldKind.QUEUE: "`tenant`, `tenant/project`, or a handler as `workflow.step@build`",
     HoldKind.WORKER: "`tenant/worker_id`",
+    HoldKind.STEP: "`RUN_ID/STEP_KEY`: the run's id in full, a slash, the step's key or that of an instance",
 }
 
 

@@ -14,7 +14,7 @@ from libs.kernel.blockers import Block, Blocker, Position, blocker
 from libs.kernel.epochs import Mode
 from libs.kernel.values import value
 from services.scheduler.domain.buckets import LONGEST_WAIT_MS, View, times
-from services.scheduler.domain.holds import Hold
+from services.scheduler.domain.holds import Hold, HoldKind
 from services.scheduler.domain.lines import Candidate, Line, TenantQueue, WaitingLine
 from services.scheduler.domain.planner import Played, Standing, play
 from services.scheduler.domain.polls import Poll, fits
@@ -154,10 +154,11 @@ def explain(ticket: Candidate, holds: Sequence[Hold], snapshot: Snapshot) -> Exp
 def held(hold: Hold) -> Blocker:
     """A hold; who placed it is for operators and not said here."""
     kind = hold.kind.name.lower()
+    undo = f"queue release {hold.name} --step" if hold.kind is HoldKind.STEP else f"{kind} release {hold.name}"
     return blocker(
         Block.HOLD,
         f"{kind} {hold.name} is held by an operator: {hold.reason}",
-        remedy=f"release it: `runway {kind} release {hold.name}`",
+        remedy=f"release it: `runway {undo}`",
         since_ms=hold.at_ms,
         kind=kind,
         name=hold.name,

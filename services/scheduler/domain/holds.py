@@ -1,16 +1,21 @@
 """What operators hold back: names of what can be held, and what a set of holds stops. Pure.
 
 Authoritative for the words: a queue is a tenant, a project of one (`tenant/project`) or a handler (it holds an `@`) of every
-tenant; a worker is `tenant/worker_id`; a shard is its number. Can go wrong: a name that means nothing. `target_of` says so
+tenant; a worker is `tenant/worker_id`; a shard is its number; a step is `RUN_ID/STEP_KEY`, with all its instances where the key
+is not that of one. Can go wrong: a name that means nothing. `target_of` says so
 before anything is stored.
 """
 
 from collections.abc import Collection, Iterable, Mapping
 from enum import IntEnum
+from uuid import UUID
 
 from libs.kernel.epochs import Mode
 from libs.kernel.ids import SHARDS
 from libs.kernel.values import value
+
+MOST_KEY = 200
+"""Characters of a step's key, at most."""
 
 
 class HoldKind(IntEnum):
@@ -19,6 +24,7 @@ class HoldKind(IntEnum):
     SHARD = 1
     QUEUE = 2
     WORKER = 3
+    STEP = 4
 
 
 class HoldMode(IntEnum):
@@ -86,6 +92,8 @@ class Target:
     project: str = ""
     handler: str = ""
     worker_id: str = ""
+    run_id: UUID | None = None
+    step_key: str = ""
 
 
 @value(frozen=True, slots=True)
@@ -98,6 +106,8 @@ class Place:
     handler: str
     calls: tuple[str, ...] = ()
     """Tools and models that it may call."""
+    run_id: UUID | None = None
+    step_key: str = ""
 
     @property
     def scopes(self) -> Iterable[tuple[str, str]]:
@@ -117,6 +127,14 @@ class Place:
             (HoldKind.QUEUE, self.handler),
         )
 
+    @property
+    def steps(self) -> tuple[tuple[HoldKind, str], ...]:
+        """Its step, and where that is an instance the step that has it."""
+        if self.run_id is None:
+            return ()
+        key, of = (HoldKind.STEP, f"{self.run_id}/{self.step_key}"), self.step_key.partition("[")[0]
+        return (key,) if of == self.step_key else (key, (HoldKind.STEP, f"{self.run_id}/{of}"))
+
 
 def target_of(kind: HoldKind, name: str) -> Target | None:
     """What a name means; None: nothing."""
@@ -125,12 +143,25 @@ def target_of(kind: HoldKind, name: str) -> Target | None:
         return Target(kind, shard=shard) if shard < SHARDS and str(shard) == name else None
     if kind is HoldKind.QUEUE and "@" in name:
         return Target(kind, handler=name)
+    if kind is HoldKind.STEP:
+        return _step_of(name)
     tenant, slash, rest = name.partition("/")
     if not tenant or (slash and not rest) or (kind is HoldKind.WORKER and not rest):
         return None
     if kind is HoldKind.WORKER:
         return Target(kind, tenant=tenant, worker_id=rest)
     return Target(kind, tenant=tenant, project=rest) if "/" not in rest else None
+
+
+def _step_of(name: str) -> Target | None:
+    """A run's id, as it is written everywhere, and a step's key."""
+    run, _, key = name.partition("/")
+    try:
+        run_id = UUID(run)
+    except ValueError:
+        return None
+    good = str(run_id) == run and key and len(key) <= MOST_KEY and "\0" not in key
+    return Target(HoldKind.STEP, run_id=run_id, step_key=key) if good else None
 
 
 class Holds:
@@ -142,6 +173,7 @@ class Holds:
         self.revision = revision
         self.stopped: Mapping[tuple[str, str], Mode] = stopped or {}
         self._by_name = {(hold.kind, hold.name): hold for hold in holds}
+        self._steps = any(kind is HoldKind.STEP for kind, _ in self._by_name)
 
     def __bool__(self) -> bool:
         return bool(self._by_name or self.stopped)
@@ -154,11 +186,15 @@ class Holds:
     def _switched_off(self, place: Place) -> bool:
         return bool(self.stopped) and any(scope in self.stopped for scope in place.scopes)
 
+    def _names(self, place: Place) -> tuple[tuple[HoldKind, str], ...]:
+        """Everything whose hold stops it; steps only where any is held: their names cost most."""
+        return (*place.names, *place.steps) if self._steps else place.names
+
     def on(self, place: Place) -> list[Hold]:
         """Holds that stop a ticket there."""
         if not self._by_name:
             return []
-        return [hold for name in place.names if (hold := self._by_name.get(name)) is not None]
+        return [hold for name in self._names(place) if (hold := self._by_name.get(name)) is not None]
 
     def of(self, kind: HoldKind, name: str) -> Hold | None:
         """The hold in force on a name."""
@@ -166,7 +202,7 @@ class Holds:
 
     def stops(self, place: Place) -> bool:
         """Whether a ticket there is held back."""
-        return self._switched_off(place) or (bool(self._by_name) and any(name in self._by_name for name in place.names))
+        return self._switched_off(place) or (bool(self._by_name) and any(name in self._by_name for name in self._names(place)))
 
     def stops_worker(self, tenant: str, worker_id: str) -> bool:
         """Whether a worker gets nothing."""
@@ -178,7 +214,7 @@ class Holds:
             return True
         if not self._by_name:
             return False
-        names = (*place.names, (HoldKind.WORKER, f"{owner}/{worker_id}"))
+        names = (*self._names(place), (HoldKind.WORKER, f"{owner}/{worker_id}"))
         return any((hold := self._by_name.get(name)) is not None and hold.mode is HoldMode.DRAIN for name in names)
 
 

@@ -91,7 +91,8 @@ class HoldStore:
     async def extent(self, target: Target, since_ms: int) -> Extent:
         """What a hold of it stops."""
         names = (target.shard, target.tenant, target.project, target.handler, target.worker_id)
-        row = (await self._db.fetch(_Q.read_extent, *names, since_ms))[0]
+        step = (target.run_id, target.step_key)
+        row = (await self._db.fetch(_Q.read_extent, *names, since_ms, *step))[0]
         seen = target.kind is HoldKind.SHARD or row["queued"] + row["live"] + row["seen"] > 0
         return Extent(row["queued"], row["live"], row["workers"], seen=seen)
 

@@ -37,10 +37,12 @@ SELECT * FROM hold WHERE hold_id < $3 AND ($1::smallint = 0 OR kind = $1) AND ($
  ORDER BY hold_id DESC LIMIT $4;
 
 -- name: forget_holds
--- What was released or handed over long ago, and processes that are gone.
+-- What was released or handed over long ago, holds of steps of which nothing is kept any more, and processes that are gone.
 WITH acks AS (DELETE FROM hold_ack WHERE seen_ms < $2),
      moves AS (DELETE FROM shard_move WHERE at_ms < $1)
-DELETE FROM hold WHERE released_ms BETWEEN 1 AND $1;
+DELETE FROM hold AS h
+ WHERE h.released_ms BETWEEN 1 AND $1
+    OR h.kind = 4 AND h.at_ms < $1 AND NOT EXISTS (SELECT FROM ticket AS t WHERE t.run_id = split_part(h.name, '/', 1)::uuid);
 
 -- name: acknowledge
 -- This process acts on every change up to a revision.
@@ -66,18 +68,22 @@ SELECT m.shard_id, m.from_member, m.to_member, $4, $5, $6
 SELECT shard_id, authority_epoch & ((1::bigint << 40) - 1) AS revision FROM shard;
 
 -- name: read_extent
--- What a hold stops: by shard ($1 >= 0), tenant, project, handler, worker, each where it is given; and workers seen since $6 that have not signed off.
+-- What a hold stops: by shard ($1 >= 0), tenant, project, handler, worker, step ($7, $8: its instances too), each where it is given; and
+-- workers seen since $6 that have not signed off. A step was seen that ever had a ticket.
 SELECT count(*) FILTER (WHERE t.state = 1 AND $5 = '') AS queued, count(*) FILTER (WHERE t.state = 2) AS live,
        (SELECT count(*) FROM worker AS w
-         WHERE w.seen_ms >= $6 AND w.seen_ms > w.left_ms AND $1 < 0 AND ($2 = '' OR w.tenant = $2) AND ($3 = '' OR w.project IN ('', $3))
+         WHERE w.seen_ms >= $6 AND w.seen_ms > w.left_ms AND $1 < 0 AND $7::uuid IS NULL AND ($2 = '' OR w.tenant = $2)
+           AND ($3 = '' OR w.project IN ('', $3))
            AND ($4 = '' OR $4 = ANY (string_to_array(w.handlers, E'\n'))) AND ($5 = '' OR w.worker_id = $5)) AS workers,
-       (SELECT count(*) FROM worker AS w
-         WHERE $1 < 0 AND ($2 = '' OR w.tenant = $2) AND ($3 = '' OR w.project = $3)
+       (SELECT count(*) FROM ticket AS s WHERE s.run_id = $7 AND (s.step_key = $8::text OR starts_with(s.step_key, $8 || '[')))
+       + (SELECT count(*) FROM worker AS w
+         WHERE $1 < 0 AND $7::uuid IS NULL AND ($2 = '' OR w.tenant = $2) AND ($3 = '' OR w.project = $3)
            AND ($4 = '' OR $4 = ANY (string_to_array(w.handlers, E'\n'))) AND ($5 = '' OR w.worker_id = $5)) AS seen
   FROM ticket AS t
  WHERE t.open AND ($1::integer < 0 OR t.shard_id = $1) AND ($3::text = '' OR t.project = $3)
    AND ($2::text = '' OR CASE WHEN $5 <> '' AND t.fleet <> '' THEN t.fleet ELSE t.tenant END = $2)   -- a worker is of its key's tenant
-   AND ($4::text = '' OR t.handler = $4) AND ($5::text = '' OR t.worker_id = $5);
+   AND ($4::text = '' OR t.handler = $4) AND ($5::text = '' OR t.worker_id = $5)
+   AND ($7::uuid IS NULL OR t.run_id = $7 AND (t.step_key = $8 OR starts_with(t.step_key, $8 || '[')));
 
 -- name: read_queues
 -- What waits and what is live, by tenant, project and handler, after a name; workers seen since $7 that carry it and have not signed off.

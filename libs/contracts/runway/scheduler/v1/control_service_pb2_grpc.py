@@ -84,7 +84,7 @@ class ControlServiceServicer(object):
     """
 
     def PutHold(self, request, context):
-        """Holds or drains a shard, a queue or a worker; the answer says which replicas act on it. Repeated, it changes nothing.
+        """Holds or drains a shard, a queue, a worker or a step; the answer says which replicas act on it. Repeated, it changes nothing.
         Errors: NOT_FOUND (nothing of that name was ever seen here).
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
