@@ -176,7 +176,8 @@ REQUIREMENTS: dict[str, Requirement] = {
     "cp.bytes": Requirement("Checkpoint bytes are content-addressed, compressed, delta against the previous.", "000"),
     "cp.corrupt": Requirement("A flipped byte, a missing chunk, a full disk: refused by type, nothing dangling.", "000"),
     "sec.tenant": Requirement(
-        "Another tenant's thing is NOT_FOUND everywhere; every method says which roles may call it; keys expire and are revoked at once.",
+        "Another tenant's thing is NOT_FOUND everywhere; every method says which roles may call it; keys are made once per "
+        "request, expire and are revoked at once.",
         "000 002",
     ),
     "project.onboard": Requirement("Projects are onboarded, suspended and resumed; a suspended one launches nothing.", "001"),

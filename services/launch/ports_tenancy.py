@@ -50,8 +50,13 @@ class Tenancy(Protocol):
         """The tenant, if it exists."""
         ...
 
-    async def add_key(self, key: KeyRecord, common: str) -> bool:
-        """Stores a key; False when its tenant or project does not exist. `common`: the project that every tenant has."""
+    async def add_keys(self, keys: Sequence[KeyRecord], common: str) -> set[UUID]:
+        """Stores keys; the ids of those whose tenant and project exist and whose request made none before. `common`: the
+        project that every tenant has."""
+        ...
+
+    async def keys_by_request(self, request_keys: Sequence[bytes]) -> dict[bytes, KeyRecord]:
+        """Keys that these requests have made."""
         ...
 
     async def revoke_key(self, key_id: UUID, now_ms: int, by: str, tenant: str, project: str) -> KeyRecord | None:

@@ -12,9 +12,11 @@ from libs.kernel.ids import uuid_from_text
 from libs.kernel.refusal import Reason, Refusal, unreachable
 from libs.rpc.identity import Caller
 from services.launch import translate
-from services.launch.app.manage_tenants import KeyAsk, create_key, get_tenant, put_tenant, revoke_key
+from services.launch.app.create_keys import KeyAsk, create_keys
+from services.launch.app.manage_tenants import get_tenant, put_tenant, revoke_key
 from services.launch.domain.facts import KeyRecord
 from services.launch.ports import LeafReads, Ports
+from services.launch.translate_keys import one_of, secret_of
 
 OPERATORS = "operators"
 """Who acts with the installation's secret."""
@@ -44,10 +46,17 @@ class AdminServicer(admin_service_pb2_grpc.AdminServiceServicer):
         scopes = set(request.scopes)
         if not scopes & EXACT:
             scopes.add("caller")
-        ask = KeyAsk(request.tenant, request.project, tuple(scopes), request.name, OPERATORS)
-        key = await create_key(self._ports, ask)
-        created = translate.timestamp(key.record.created_ms)
-        return admin_pb.CreateApiKeyResponse(key_id=str(key.record.key_id), api_key=key.text, created_at=created)
+        request_id = translate.check_text(request.request_id, "request_id")
+        ask = KeyAsk(request.tenant, request.project, tuple(scopes), request.name, OPERATORS, request_id=request_id)
+        key = one_of(await create_keys(self._ports, [ask]))
+        secret, remedy = secret_of(key)
+        return admin_pb.CreateApiKeyResponse(
+            key_id=str(key.record.key_id),
+            api_key=key.text,
+            created_at=translate.timestamp(key.record.created_ms),
+            secret=secret,
+            remedy=remedy,
+        )
 
     async def RevokeApiKey(self, request: admin_pb.RevokeApiKeyRequest, context: Any) -> admin_pb.RevokeApiKeyResponse:
         """See the contract."""

@@ -11,10 +11,11 @@ from libs.kernel.ids import uuid_from_text
 from libs.kernel.refusal import invalid_field, not_found
 from libs.rpc.identity import Caller, current_call
 from services.launch import translate
+from services.launch.app.create_keys import KeyAsk, create_keys
 from services.launch.app.manage_projects import ACTIVE, SUSPENDED, create_project, turn_project
-from services.launch.app.manage_tenants import KeyAsk, create_key, revoke_key
+from services.launch.app.manage_tenants import revoke_key
 from services.launch.ports import Ports
-from services.launch.translate_keys import key_message, project_message
+from services.launch.translate_keys import key_message, one_of, project_message, secret_of
 
 PAGE = 100
 NEWEST = UUID(int=2**128 - 1)
@@ -48,9 +49,11 @@ class KeyServicer(key_service_pb2_grpc.KeyServiceServicer):
             name=request.name,
             by=translate.actor(caller),
             lasts_ms=lasts_ms,
+            request_id=translate.check_text(request.request_id, "request_id"),
         )
-        made = await create_key(self._ports, ask)
-        return keys.CreateKeyResponse(key=key_message(made.record), api_key=made.text)
+        made = one_of(await create_keys(self._ports, [ask]))
+        secret, remedy = secret_of(made)
+        return keys.CreateKeyResponse(key=key_message(made.record), api_key=made.text, secret=secret, remedy=remedy)
 
     async def ListKeys(self, request: keys.ListKeysRequest, context: Any) -> keys.ListKeysResponse:
         """See the contract."""

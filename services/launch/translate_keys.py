@@ -1,9 +1,13 @@
 """Keys and projects → protobuf. A key's text is in no message but the answer that made it."""
 
+from collections.abc import Sequence
+
 from google.protobuf.timestamp_pb2 import Timestamp
 from runway.launch.v1 import key_service_pb2 as keys
 from runway.launch.v1 import project_service_pb2 as projects
 
+from libs.kernel.refusal import Refusal
+from services.launch.app.create_keys import NewKey
 from services.launch.domain.facts import KeyRecord, Project
 
 
@@ -24,6 +28,22 @@ def key_message(key: KeyRecord) -> keys.Key:
         revoked_at=_at(key.revoked_ms),
         revoked_by=key.revoked_by,
     )
+
+
+def one_of(outcomes: Sequence[NewKey | Refusal]) -> NewKey:
+    """The only outcome."""
+    (made,) = outcomes
+    if isinstance(made, Refusal):
+        raise made
+    return made
+
+
+def secret_of(made: NewKey) -> tuple[keys.KeySecret.ValueType, str]:
+    """Whether the answer has the key's text, and what to do where it has not."""
+    if made.text:
+        return keys.KEY_SECRET_SHOWN, ""
+    undo = f"`runway key revoke {made.record.key_id}`"
+    return keys.KEY_SECRET_NOT_KEPT, f"whoever has lost its text revokes it ({undo}) and makes another under a new request_id"
 
 
 def project_message(project: Project) -> projects.Project:

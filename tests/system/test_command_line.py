@@ -142,6 +142,13 @@ async def test_operators_hold_drain_and_release(stack: Stack) -> None:
     await runway(stack, "queue", "hold", "dev", code=2)  # no reason
     await runway(stack, "queue", "release", "dev", *why)
     await runway(stack, "queue", "release", "dev", *why, code=1)
+    step = "01900000-0000-7000-8000-000000000001/price"
+    await runway(stack, "queue", "hold", step, "--step", *why, code=1)  # never seen
+    one = json.loads(await runway(stack, "queue", "hold", step, "--step", "--drain", "--unseen", *why))
+    assert (one["hold"]["name"], one["hold"]["mode"], one["changed"]) == (step, "HOLD_MODE_DRAIN", True)
+    await runway(stack, "queue", "hold", "price", "--step", "--unseen", *why, code=1)  # names no run
+    await runway(stack, "queue", "release", step, *why, code=1)  # no such queue
+    assert json.loads(await runway(stack, "queue", "release", step, "--step", *why))["hold"]["name"] == step
     await runway(stack, "worker", "drain", "dev/nobody", *why, code=1)
     assert json.loads(await runway(stack, "worker", "drain", "dev/w", "--unseen", "--dry-run", *why))["changed"] is False
     await runway(stack, "shard", "drain", "3", *why, code=1)  # there is no other process
@@ -242,6 +249,10 @@ async def test_admins_make_keys_and_suspend_projects(stack: Stack) -> None:
     assert made["api_key"] not in json.dumps(listed)
     revoked = json.loads(await runway(stack, "key", "revoke", made["key_id"], *json_))
     assert revoked["revoked_by"] == "key:dev"
+    once = ("key", "create", "-r", "auditor", "--request-id", "once", *json_)
+    first, again = json.loads(await runway(stack, *once)), json.loads(await runway(stack, *once))
+    assert (again["key_id"], bool(first["api_key"]), again["api_key"]) == (first["key_id"], True, "")
+    await runway(stack, "key", "create", "-r", "admin", "--request-id", "once", code=1)  # another request
     await runway(stack, "key", "create", "-r", "king", code=2)
     await runway(stack, "key", "create", "-r", "admin", "--expires", "soon", code=2)
     assert json.loads(await runway(stack, "project", "create", "web", *json_))["created"]

@@ -56,6 +56,7 @@ def create_key(
     name: str = typer.Option("", help="for people; decisions and launches are told under it"),
     project: str = typer.Option("", help="bind it to this project"),
     expires: str = typer.Option("", help="when it ends by itself: 90m, 12h, 30d; empty: never"),
+    request_id: str = typer.Option("", help="names this request: repeated, it makes no second key"),
     form: Form = FORM,
 ) -> None:
     """Makes a key and shows its text, once."""
@@ -66,12 +67,15 @@ def create_key(
     async def work() -> None:
         from runway.launch.v1 import key_service_pb2 as pb
 
-        request = pb.CreateKeyRequest(roles=role, name=name, project=project)
+        request = pb.CreateKeyRequest(roles=role, name=name, project=project, request_id=request_id)
         if lasts is not None:
             request.lasts.FromTimedelta(lasts)
         async with _asking() as ask:
             made = await ask("CreateKey", request)
-        say("this is the only time that the key's text is shown")
+        if made.secret == pb.KEY_SECRET_NOT_KEPT:
+            say(f"this request had made the key before, and its text was shown then: {made.remedy}")
+        else:
+            say("this is the only time that the key's text is shown")
         show_one({"api_key": made.api_key} | plain(made.key), form)
 
     run_async(work)

@@ -188,7 +188,7 @@ def describe(run_id: str = RUN, form: Form = FORM) -> None:
             ("attempts", attempt_rows, ["step_key", "attempt_number", "state", "lease_epoch", "authority_epoch", "worker_id"]),
             ("effects", effect_rows, ["step_key", "slot", "tool", "state", "dispatches", "evidence"]),
             ("artifacts", rows_of(artifacts), ["name", "size_bytes", "digest"]),
-            ("approvals", approvals, ["approval_id", "step_key", "slot", "tool", "state", "need", "consumed_at"]),
+            ("approvals", approvals, ["approval_id", "run_id", "step_key", "slot", "tool", "state", "need", "consumed_at"]),
         ):
             if rows:
                 print(f"\n{title}")

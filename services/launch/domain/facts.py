@@ -67,6 +67,10 @@ class KeyRecord:
     expires_ms: int = 0
     revoked_ms: int = 0
     revoked_by: str = ""
+    request_key: bytes = b""
+    """Names the request that made it; empty: it named none."""
+    request_digest: bytes = b""
+    """Of what that request asked."""
 
 
 @value(frozen=True, slots=True)

@@ -38,23 +38,30 @@ class TenancyStore:
         found = await self._db.fetch(_Q.tenant, tenant)
         return rows.account(found[0]) if found else None
 
-    async def add_key(self, key: KeyRecord, common: str) -> bool:
-        """Stores a key; False when its tenant or project does not exist. `common`: the project that every tenant has."""
-        return bool(
-            await self._db.fetch(
-                _Q.add_key,
-                key.key_digest,
-                key.key_id,
-                key.tenant,
-                key.project,
-                list(key.scopes),
-                key.name,
-                key.created_ms,
-                key.expires_ms,
-                key.created_by,
-                common,
-            )
+    async def add_keys(self, keys: Sequence[KeyRecord], common: str) -> set[UUID]:
+        """Those that are new, of tenants and projects that exist. `common`: the project that every tenant has."""
+        if not keys:
+            return set()
+        found = await self._db.fetch(
+            _Q.add_keys,
+            [key.key_digest for key in keys],
+            [key.key_id for key in keys],
+            [key.tenant for key in keys],
+            [key.project for key in keys],
+            ["\n".join(key.scopes) for key in keys],
+            [key.name for key in keys],
+            [key.created_ms for key in keys],
+            [key.expires_ms for key in keys],
+            [key.created_by for key in keys],
+            [key.request_key or None for key in keys],
+            [key.request_digest for key in keys],
+            common,
         )
+        return {row["key_id"] for row in found}
+
+    async def keys_by_request(self, request_keys: Sequence[bytes]) -> dict[bytes, KeyRecord]:
+        """Keys that these requests have made."""
+        return {row["request_key"]: _key(row) for row in await self._db.fetch(_Q.keys_by_request, list(request_keys))}
 
     async def revoke_key(self, key_id: UUID, now_ms: int, by: str, tenant: str, project: str) -> KeyRecord | None:
         """The key as it stands, revoked; None where there is none of this tenant (empty: any) and project."""
@@ -85,4 +92,6 @@ def _key(row: Record) -> KeyRecord:
         expires_ms=row["expires_ms"],
         revoked_ms=row["revoked_ms"] or 0,
         revoked_by=row["revoked_by"],
+        request_key=row["request_key"] or b"",
+        request_digest=row["request_digest"],
     )

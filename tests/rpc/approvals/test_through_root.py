@@ -1,6 +1,7 @@
 """A child asks through its root: there its approvals and questions are listed, logged and explained, and nobody on the way
 decides."""
 
+import asyncio
 from typing import Any
 from uuid import UUID
 
@@ -47,6 +48,14 @@ POSTS, ASKS = workflow("posts", steps=[post]), workflow("asks", steps=[ask])
 TOP, MIDDLE, ASKING = spawning("top", "middle"), spawning("middle", "posts"), spawning("asking", "asks")
 
 
+async def heard(room: Room, run_id: str, kind: str) -> la.RunEvent:
+    """The first entry of this kind that a watcher of the run is told."""
+    async for item in room.client.watch(run_id):
+        if item.WhichOneof("item") == "event" and item.event.kind == kind:
+            return item.event
+    raise AssertionError(f"the run ended without {kind}")
+
+
 async def logged(room: Room, run_id: str, kind: str, count: int = 1) -> list[la.RunEvent]:
     """Entries of this kind in a run's log, once there are so many."""
 
@@ -71,6 +80,7 @@ async def test_a_childs_approval_stands_under_its_root(room: Room) -> None:
         await mona.client.publish(MIDDLE)
         async with room.worker(TOP, MIDDLE, POSTS):
             root = (await lena.client.launch("top")).run_id
+            watching = asyncio.create_task(heard(room, root, "child.approval_requested"))
             other = (await rita.client.launch("posts")).run_id
             (beside,) = await room.asked(other)
             assert beside.root_run_id == other
@@ -84,6 +94,9 @@ async def test_a_childs_approval_stands_under_its_root(room: Room) -> None:
             assert [one.approval_id for one in await room.client.approvals.find(other)] == [beside.approval_id]
             assert await room.client.approvals.find(middle) == []
 
+            assert (await asyncio.wait_for(watching, 20)).detail["approval_id"] == asked.approval_id, (
+                "who watches the root learns of it"
+            )
             (entry,) = await logged(room, root, "child.approval_requested")
             assert (entry.detail["child_run_id"], entry.detail["approval_id"]) == (asked.run_id, asked.approval_id)
             said = [one for one in (await room.client.explain(root)).blockers if one.code == "APPROVAL"]

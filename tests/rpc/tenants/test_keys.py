@@ -274,3 +274,58 @@ async def test_an_operator_stops_what_is_his_tenants_and_not_what_somebody_above
         weaker = so.StopScopeRequest(kind=so.SCOPE_KIND_TENANT, name="acme", mode=drain, reason="r", actor="me")
         with pytest.raises(RunwayError, match="METHOD_DENIED"):
             await ours.ask(ours.scopes.StopScope, weaker)
+
+
+@pytest.mark.requirement("sec.tenant")
+async def test_a_repeated_request_makes_one_key_and_tells_its_text_once(bench: Bench) -> None:
+    admin = await make_key(bench.host, scopes=ADMIN, name="boss")
+    other = await make_key(bench.host, tenant="stranger", scopes=ADMIN)
+    async with room(bench, admin) as ours, room(bench, other) as theirs:
+        request = ke.CreateKeyRequest(roles=["automation", "auditor"], name="ci", request_id="ci-1")
+        answers = await asyncio.gather(*(ours.ask(ours.keys.CreateKey, request) for _ in range(10)))
+        assert len({made.key.key_id for made in answers}) == 1, "ten at once make one"
+        (first,) = [made for made in answers if made.api_key]
+        assert first.secret == ke.KEY_SECRET_SHOWN
+        again = [made for made in answers if not made.api_key]
+        assert {made.secret for made in again} == {ke.KEY_SECRET_NOT_KEPT}
+        assert f"runway key revoke {first.key.key_id}" in again[0].remedy
+        assert {str(made.key) for made in again} == {str(first.key)}
+        named = [key for key in (await ours.ask(ours.keys.ListKeys, ke.ListKeysRequest(ended=True))).keys if key.name == "ci"]
+        assert len(named) == 1
+        async with client_of(bench, first.api_key) as ci:
+            assert await ci.versions() == [], "the text that was told is the key's"
+        for change in ({"name": "cd"}, {"roles": ["auditor"]}, {"project": "default"}, {"lasts": Duration(seconds=60)}):
+            asked = {"roles": ["automation", "auditor"], "name": "ci", "request_id": "ci-1"} | change
+            with pytest.raises(RunwayError) as no:
+                await ours.ask(ours.keys.CreateKey, ke.CreateKeyRequest(**asked))
+            assert no.value.reason == "REQUEST_ID_REUSED"
+            assert first.key.key_id not in str(no.value)
+        mine = await theirs.ask(theirs.keys.CreateKey, request)
+        assert (mine.secret, mine.key.key_id != first.key.key_id) == (ke.KEY_SECRET_SHOWN, True), "tenants do not meet"
+        await ours.ask(ours.keys.RevokeKey, ke.RevokeKeyRequest(key_id=first.key.key_id))
+        ended = await ours.ask(ours.keys.CreateKey, request)
+        assert (ended.key.key_id, ended.key.revoked_by, ended.api_key) == (first.key.key_id, "key:boss", "")
+        request.request_id = "ci-2"
+        assert (await ours.ask(ours.keys.CreateKey, request)).api_key, "under a new id another is made"
+        request.request_id = ""
+        assert len({(await ours.ask(ours.keys.CreateKey, request)).key.key_id for _ in range(2)}) == 2
+
+
+@pytest.mark.requirement("project.onboard")
+async def test_who_runs_the_installation_makes_a_key_once_per_request(bench: Bench) -> None:
+    async with service_channel(bench.host) as channel:
+        admin = admin_service_pb2_grpc.AdminServiceStub(channel)
+        request = admin_service_pb2.CreateApiKeyRequest(tenant="acme", scopes=["worker"], name="w", request_id="first")
+        answers = await asyncio.gather(*(admin.CreateApiKey(request) for _ in range(10)))
+        assert len({made.key_id for made in answers}) == 1
+        assert sorted(made.secret for made in answers) == [ke.KEY_SECRET_SHOWN, *[ke.KEY_SECRET_NOT_KEPT] * 9]
+        assert sum(bool(made.api_key) for made in answers) == 1
+        assert all(bool(made.remedy) != bool(made.api_key) for made in answers)
+        request.scopes.append("fleet")
+        with pytest.raises(grpc.aio.AioRpcError) as no:
+            await admin.CreateApiKey(request)
+        assert no.value.code() == grpc.StatusCode.ALREADY_EXISTS
+        nowhere = admin_service_pb2.CreateApiKeyRequest(tenant="nobody", scopes=["worker"], request_id="first")
+        with pytest.raises(grpc.aio.AioRpcError) as no:
+            await admin.CreateApiKey(nowhere)
+        assert no.value.code() == grpc.StatusCode.NOT_FOUND

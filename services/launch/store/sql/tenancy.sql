@@ -14,15 +14,24 @@ RETURNING *;
 -- One tenant.
 SELECT * FROM tenant WHERE tenant = $1;
 
--- name: add_key
--- A key of a tenant that exists, and where it is bound to a project, of one that does: by its row, or by its name ($10), which every
--- tenant has.
-INSERT INTO api_key (key_digest, key_id, tenant, project, scopes, name, created_ms, expires_ms, created_by)
-SELECT $1::bytea, $2::uuid, $3::text, $4::text, $5::text[], $6::text, $7::bigint, $8::bigint, $9::text
- WHERE EXISTS (SELECT FROM tenant WHERE tenant = $3::text)
-   AND ($4::text IN ('', $10::text) OR EXISTS (SELECT FROM project AS p WHERE p.tenant = $3::text AND p.project = $4::text))
+-- name: add_keys
+-- Keys of tenants that exist, and where they are bound to a project, of one that does: by its row, or by its name ($12), which every
+-- tenant has. A request that made one makes no other.
+INSERT INTO api_key (key_digest, key_id, tenant, project, scopes, name, created_ms, expires_ms, created_by, request_key, request_digest)
+SELECT a.key_digest, a.key_id, a.tenant, a.project, coalesce(string_to_array(nullif(a.scopes, ''), E'\n'), '{}'), a.name, a.created_ms,
+       a.expires_ms, a.created_by, a.request_key, a.request_digest
+  FROM unnest($1::bytea[], $2::uuid[], $3::text[], $4::text[], $5::text[], $6::text[], $7::bigint[], $8::bigint[], $9::text[], $10::bytea[],
+              $11::bytea[])
+       AS a(key_digest, key_id, tenant, project, scopes, name, created_ms, expires_ms, created_by, request_key, request_digest)
+ WHERE EXISTS (SELECT FROM tenant AS t WHERE t.tenant = a.tenant)
+   AND (a.project IN ('', $12::text) OR EXISTS (SELECT FROM project AS p WHERE p.tenant = a.tenant AND p.project = a.project))
+ ORDER BY a.request_key, a.key_id
 ON CONFLICT DO NOTHING
 RETURNING key_id;
+
+-- name: keys_by_request
+-- Keys that requests have made, as they stand.
+SELECT * FROM api_key WHERE request_key = ANY ($1::bytea[]);
 
 -- name: revoke_key
 -- The first revocation stands. A tenant's admin ($4) ends keys of the tenant alone, one of a project ($5) that project's.

@@ -25,9 +25,10 @@ _sym_db = _symbol_database.Default()
 from buf.validate import validate_pb2 as buf_dot_validate_dot_validate__pb2
 from google.protobuf import timestamp_pb2 as google_dot_protobuf_dot_timestamp__pb2
 from runway.common.v1 import policy_pb2 as runway_dot_common_dot_v1_dot_policy__pb2
+from runway.launch.v1 import key_service_pb2 as runway_dot_launch_dot_v1_dot_key__service__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n$runway/launch/v1/admin_service.proto\x12\x10runway.launch.v1\x1a\x1b\x62uf/validate/validate.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1drunway/common/v1/policy.proto\"\xd8\x01\n\x06Tenant\x12\x0e\n\x06tenant\x18\x01 \x01(\t\x12\x14\n\x0climit_micros\x18\x02 \x01(\x03\x12\x17\n\x0freserved_micros\x18\x03 \x01(\x03\x12\x14\n\x0cspent_micros\x18\x04 \x01(\x03\x12\x17\n\x0fmax_active_runs\x18\x05 \x01(\x05\x12\x13\n\x0b\x61\x63tive_runs\x18\x06 \x01(\x05\x12\x0f\n\x07version\x18\x07 \x01(\x03\x12\x1e\n\x16max_active_descendants\x18\x14 \x01(\x05\x12\x1a\n\x12\x61\x63tive_descendants\x18\x15 \x01(\x05\"\xf5\x01\n\x10PutTenantRequest\x12\x19\n\x06tenant\x18\x01 \x01(\tB\t\xbaH\x06r\x04\x10\x01\x18?\x12\x1d\n\x0climit_micros\x18\x02 \x01(\x03\x42\x07\xbaH\x04\"\x02(\x00\x12%\n\x0fmax_active_runs\x18\x03 \x01(\x05\x42\x0c\xbaH\t\x1a\x07\x18\x80\xad\xe2\x04(\x00\x12\x1d\n\x10\x65xpected_version\x18\x04 \x01(\x03H\x00\x88\x01\x01\x12\x31\n\x16max_active_descendants\x18\x14 \x01(\x05\x42\x0c\xbaH\t\x1a\x07\x18\x80\xad\xe2\x04(\x00H\x01\x88\x01\x01\x42\x13\n\x11_expected_versionB\x19\n\x17_max_active_descendants\"=\n\x11PutTenantResponse\x12(\n\x06tenant\x18\x01 \x01(\x0b\x32\x18.runway.launch.v1.Tenant\"-\n\x10GetTenantRequest\x12\x19\n\x06tenant\x18\x01 \x01(\tB\t\xbaH\x06r\x04\x10\x01\x18?\"=\n\x11GetTenantResponse\x12(\n\x06tenant\x18\x01 \x01(\x0b\x32\x18.runway.launch.v1.Tenant\"\xcc\x01\n\x13\x43reateApiKeyRequest\x12\x19\n\x06tenant\x18\x01 \x01(\tB\t\xbaH\x06r\x04\x10\x01\x18?\x12\x18\n\x07project\x18\x02 \x01(\tB\x07\xbaH\x04r\x02\x18?\x12i\n\x06scopes\x18\x03 \x03(\tBY\xbaHV\x92\x01S\x10\n\"OrMR\x06\x63\x61llerR\x06workerR\x08operatorR\x05\x66leetR\x04\x62ulkR\x05\x61\x64minR\nautomationR\x08reviewerR\x07\x61uditor\x12\x15\n\x04name\x18\x04 \x01(\tB\x07\xbaH\x04r\x02\x18\x64\"g\n\x14\x43reateApiKeyResponse\x12\x0e\n\x06key_id\x18\x01 \x01(\t\x12\x0f\n\x07\x61pi_key\x18\x02 \x01(\t\x12.\n\ncreated_at\x18\x03 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\"/\n\x13RevokeApiKeyRequest\x12\x18\n\x06key_id\x18\x01 \x01(\tB\x08\xbaH\x05r\x03\xb0\x01\x01\"F\n\x14RevokeApiKeyResponse\x12.\n\nrevoked_at\x18\x01 \x01(\x0b\x32\x1a.google.protobuf.Timestamp2\xa0\x03\n\x0c\x41\x64minService\x12^\n\tPutTenant\x12\".runway.launch.v1.PutTenantRequest\x1a#.runway.launch.v1.PutTenantResponse\"\x08\xa8\xbb\x18\x05\xb0\xbb\x18\x02\x12^\n\tGetTenant\x12\".runway.launch.v1.GetTenantRequest\x1a#.runway.launch.v1.GetTenantResponse\"\x08\xa8\xbb\x18\x05\xb0\xbb\x18\x02\x12g\n\x0c\x43reateApiKey\x12%.runway.launch.v1.CreateApiKeyRequest\x1a&.runway.launch.v1.CreateApiKeyResponse\"\x08\xa8\xbb\x18\x05\xb0\xbb\x18\x02\x12g\n\x0cRevokeApiKey\x12%.runway.launch.v1.RevokeApiKeyRequest\x1a&.runway.launch.v1.RevokeApiKeyResponse\"\x08\xa8\xbb\x18\x05\xb0\xbb\x18\x02\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n$runway/launch/v1/admin_service.proto\x12\x10runway.launch.v1\x1a\x1b\x62uf/validate/validate.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1drunway/common/v1/policy.proto\x1a\"runway/launch/v1/key_service.proto\"\xd8\x01\n\x06Tenant\x12\x0e\n\x06tenant\x18\x01 \x01(\t\x12\x14\n\x0climit_micros\x18\x02 \x01(\x03\x12\x17\n\x0freserved_micros\x18\x03 \x01(\x03\x12\x14\n\x0cspent_micros\x18\x04 \x01(\x03\x12\x17\n\x0fmax_active_runs\x18\x05 \x01(\x05\x12\x13\n\x0b\x61\x63tive_runs\x18\x06 \x01(\x05\x12\x0f\n\x07version\x18\x07 \x01(\x03\x12\x1e\n\x16max_active_descendants\x18\x14 \x01(\x05\x12\x1a\n\x12\x61\x63tive_descendants\x18\x15 \x01(\x05\"\xf5\x01\n\x10PutTenantRequest\x12\x19\n\x06tenant\x18\x01 \x01(\tB\t\xbaH\x06r\x04\x10\x01\x18?\x12\x1d\n\x0climit_micros\x18\x02 \x01(\x03\x42\x07\xbaH\x04\"\x02(\x00\x12%\n\x0fmax_active_runs\x18\x03 \x01(\x05\x42\x0c\xbaH\t\x1a\x07\x18\x80\xad\xe2\x04(\x00\x12\x1d\n\x10\x65xpected_version\x18\x04 \x01(\x03H\x00\x88\x01\x01\x12\x31\n\x16max_active_descendants\x18\x14 \x01(\x05\x42\x0c\xbaH\t\x1a\x07\x18\x80\xad\xe2\x04(\x00H\x01\x88\x01\x01\x42\x13\n\x11_expected_versionB\x19\n\x17_max_active_descendants\"=\n\x11PutTenantResponse\x12(\n\x06tenant\x18\x01 \x01(\x0b\x32\x18.runway.launch.v1.Tenant\"-\n\x10GetTenantRequest\x12\x19\n\x06tenant\x18\x01 \x01(\tB\t\xbaH\x06r\x04\x10\x01\x18?\"=\n\x11GetTenantResponse\x12(\n\x06tenant\x18\x01 \x01(\x0b\x32\x18.runway.launch.v1.Tenant\"\xea\x01\n\x13\x43reateApiKeyRequest\x12\x19\n\x06tenant\x18\x01 \x01(\tB\t\xbaH\x06r\x04\x10\x01\x18?\x12\x18\n\x07project\x18\x02 \x01(\tB\x07\xbaH\x04r\x02\x18?\x12i\n\x06scopes\x18\x03 \x03(\tBY\xbaHV\x92\x01S\x10\n\"OrMR\x06\x63\x61llerR\x06workerR\x08operatorR\x05\x66leetR\x04\x62ulkR\x05\x61\x64minR\nautomationR\x08reviewerR\x07\x61uditor\x12\x15\n\x04name\x18\x04 \x01(\tB\x07\xbaH\x04r\x02\x18\x64\x12\x1c\n\nrequest_id\x18\x05 \x01(\tB\x08\xbaH\x05r\x03\x18\x80\x01\"\xa4\x01\n\x14\x43reateApiKeyResponse\x12\x0e\n\x06key_id\x18\x01 \x01(\t\x12\x0f\n\x07\x61pi_key\x18\x02 \x01(\t\x12.\n\ncreated_at\x18\x03 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12+\n\x06secret\x18\x04 \x01(\x0e\x32\x1b.runway.launch.v1.KeySecret\x12\x0e\n\x06remedy\x18\x05 \x01(\t\"/\n\x13RevokeApiKeyRequest\x12\x18\n\x06key_id\x18\x01 \x01(\tB\x08\xbaH\x05r\x03\xb0\x01\x01\"F\n\x14RevokeApiKeyResponse\x12.\n\nrevoked_at\x18\x01 \x01(\x0b\x32\x1a.google.protobuf.Timestamp2\xa0\x03\n\x0c\x41\x64minService\x12^\n\tPutTenant\x12\".runway.launch.v1.PutTenantRequest\x1a#.runway.launch.v1.PutTenantResponse\"\x08\xa8\xbb\x18\x05\xb0\xbb\x18\x02\x12^\n\tGetTenant\x12\".runway.launch.v1.GetTenantRequest\x1a#.runway.launch.v1.GetTenantResponse\"\x08\xa8\xbb\x18\x05\xb0\xbb\x18\x02\x12g\n\x0c\x43reateApiKey\x12%.runway.launch.v1.CreateApiKeyRequest\x1a&.runway.launch.v1.CreateApiKeyResponse\"\x08\xa8\xbb\x18\x05\xb0\xbb\x18\x02\x12g\n\x0cRevokeApiKey\x12%.runway.launch.v1.RevokeApiKeyRequest\x1a&.runway.launch.v1.RevokeApiKeyResponse\"\x08\xa8\xbb\x18\x05\xb0\xbb\x18\x02\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -52,6 +53,8 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_CREATEAPIKEYREQUEST'].fields_by_name['scopes']._serialized_options = b'\272HV\222\001S\020\n\"OrMR\006callerR\006workerR\010operatorR\005fleetR\004bulkR\005adminR\nautomationR\010reviewerR\007auditor'
   _globals['_CREATEAPIKEYREQUEST'].fields_by_name['name']._loaded_options = None
   _globals['_CREATEAPIKEYREQUEST'].fields_by_name['name']._serialized_options = b'\272H\004r\002\030d'
+  _globals['_CREATEAPIKEYREQUEST'].fields_by_name['request_id']._loaded_options = None
+  _globals['_CREATEAPIKEYREQUEST'].fields_by_name['request_id']._serialized_options = b'\272H\005r\003\030\200\001'
   _globals['_REVOKEAPIKEYREQUEST'].fields_by_name['key_id']._loaded_options = None
   _globals['_REVOKEAPIKEYREQUEST'].fields_by_name['key_id']._serialized_options = b'\272H\005r\003\260\001\001'
   _globals['_ADMINSERVICE'].methods_by_name['PutTenant']._loaded_options = None
@@ -62,24 +65,24 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_ADMINSERVICE'].methods_by_name['CreateApiKey']._serialized_options = b'\250\273\030\005\260\273\030\002'
   _globals['_ADMINSERVICE'].methods_by_name['RevokeApiKey']._loaded_options = None
   _globals['_ADMINSERVICE'].methods_by_name['RevokeApiKey']._serialized_options = b'\250\273\030\005\260\273\030\002'
-  _globals['_TENANT']._serialized_start=152
-  _globals['_TENANT']._serialized_end=368
-  _globals['_PUTTENANTREQUEST']._serialized_start=371
-  _globals['_PUTTENANTREQUEST']._serialized_end=616
-  _globals['_PUTTENANTRESPONSE']._serialized_start=618
-  _globals['_PUTTENANTRESPONSE']._serialized_end=679
-  _globals['_GETTENANTREQUEST']._serialized_start=681
-  _globals['_GETTENANTREQUEST']._serialized_end=726
-  _globals['_GETTENANTRESPONSE']._serialized_start=728
-  _globals['_GETTENANTRESPONSE']._serialized_end=789
-  _globals['_CREATEAPIKEYREQUEST']._serialized_start=792
-  _globals['_CREATEAPIKEYREQUEST']._serialized_end=996
-  _globals['_CREATEAPIKEYRESPONSE']._serialized_start=998
-  _globals['_CREATEAPIKEYRESPONSE']._serialized_end=1101
-  _globals['_REVOKEAPIKEYREQUEST']._serialized_start=1103
-  _globals['_REVOKEAPIKEYREQUEST']._serialized_end=1150
-  _globals['_REVOKEAPIKEYRESPONSE']._serialized_start=1152
-  _globals['_REVOKEAPIKEYRESPONSE']._serialized_end=1222
-  _globals['_ADMINSERVICE']._serialized_start=1225
-  _globals['_ADMINSERVICE']._serialized_end=1641
+  _globals['_TENANT']._serialized_start=188
+  _globals['_TENANT']._serialized_end=404
+  _globals['_PUTTENANTREQUEST']._serialized_start=407
+  _globals['_PUTTENANTREQUEST']._serialized_end=652
+  _globals['_PUTTENANTRESPONSE']._serialized_start=654
+  _globals['_PUTTENANTRESPONSE']._serialized_end=715
+  _globals['_GETTENANTREQUEST']._serialized_start=717
+  _globals['_GETTENANTREQUEST']._serialized_end=762
+  _globals['_GETTENANTRESPONSE']._serialized_start=764
+  _globals['_GETTENANTRESPONSE']._serialized_end=825
+  _globals['_CREATEAPIKEYREQUEST']._serialized_start=828
+  _globals['_CREATEAPIKEYREQUEST']._serialized_end=1062
+  _globals['_CREATEAPIKEYRESPONSE']._serialized_start=1065
+  _globals['_CREATEAPIKEYRESPONSE']._serialized_end=1229
+  _globals['_REVOKEAPIKEYREQUEST']._serialized_start=1231
+  _globals['_REVOKEAPIKEYREQUEST']._serialized_end=1278
+  _globals['_REVOKEAPIKEYRESPONSE']._serialized_start=1280
+  _globals['_REVOKEAPIKEYRESPONSE']._serialized_end=1350
+  _globals['_ADMINSERVICE']._serialized_start=1353
+  _globals['_ADMINSERVICE']._serialized_end=1769
 # @@protoc_insertion_point(module_scope)

@@ -9,6 +9,7 @@ import google.protobuf.descriptor
 import google.protobuf.internal.containers
 import google.protobuf.message
 import google.protobuf.timestamp_pb2
+import runway.launch.v1.key_service_pb2
 import sys
 import typing
 
@@ -190,12 +191,17 @@ class CreateApiKeyRequest(google.protobuf.message.Message):
     PROJECT_FIELD_NUMBER: builtins.int
     SCOPES_FIELD_NUMBER: builtins.int
     NAME_FIELD_NUMBER: builtins.int
+    REQUEST_ID_FIELD_NUMBER: builtins.int
     tenant: builtins.str
     """Its tenant."""
     project: builtins.str
     """Bound to this project; empty: every project of the tenant, `default` where a call names none."""
     name: builtins.str
     """For people."""
+    request_id: builtins.str
+    """Names this request: repeated with the same content it makes no other key, and answers the first one without its text, which is stored
+    nowhere. Empty: another key each time.
+    """
     @property
     def scopes(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
         """Roles: admin, automation, reviewer, operator, auditor, worker; and fleet, bulk. Where none of admin, automation, reviewer and auditor
@@ -212,25 +218,32 @@ class CreateApiKeyRequest(google.protobuf.message.Message):
         project: builtins.str = ...,
         scopes: collections.abc.Iterable[builtins.str] | None = ...,
         name: builtins.str = ...,
+        request_id: builtins.str = ...,
     ) -> None: ...
-    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["name", b"name", "project", b"project", "scopes", b"scopes", "tenant", b"tenant"]
+    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["name", b"name", "project", b"project", "request_id", b"request_id", "scopes", b"scopes", "tenant", b"tenant"]
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
 
 Global___CreateApiKeyRequest: typing_extensions.TypeAlias = CreateApiKeyRequest
 
 @typing.final
 class CreateApiKeyResponse(google.protobuf.message.Message):
-    """The key, once."""
+    """The key."""
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
     KEY_ID_FIELD_NUMBER: builtins.int
     API_KEY_FIELD_NUMBER: builtins.int
     CREATED_AT_FIELD_NUMBER: builtins.int
+    SECRET_FIELD_NUMBER: builtins.int
+    REMEDY_FIELD_NUMBER: builtins.int
     key_id: builtins.str
     """Names the key for RevokeApiKey."""
     api_key: builtins.str
-    """The secret: `rk_…`."""
+    """The secret: `rk_…`; empty where it is not kept."""
+    secret: runway.launch.v1.key_service_pb2.KeySecret.ValueType
+    """Whether the secret is there."""
+    remedy: builtins.str
+    """What to do where it is not."""
     @property
     def created_at(self) -> google.protobuf.timestamp_pb2.Timestamp:
         """When it was made."""
@@ -241,10 +254,12 @@ class CreateApiKeyResponse(google.protobuf.message.Message):
         key_id: builtins.str = ...,
         api_key: builtins.str = ...,
         created_at: google.protobuf.timestamp_pb2.Timestamp | None = ...,
+        secret: runway.launch.v1.key_service_pb2.KeySecret.ValueType = ...,
+        remedy: builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: typing_extensions.TypeAlias = typing.Literal["created_at", b"created_at"]
     def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
-    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["api_key", b"api_key", "created_at", b"created_at", "key_id", b"key_id"]
+    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["api_key", b"api_key", "created_at", b"created_at", "key_id", b"key_id", "remedy", b"remedy", "secret", b"secret"]
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
 
 Global___CreateApiKeyResponse: typing_extensions.TypeAlias = CreateApiKeyResponse

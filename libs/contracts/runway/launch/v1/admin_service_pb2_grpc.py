@@ -78,8 +78,9 @@ class AdminServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def CreateApiKey(self, request, context):
-        """Makes an API key. Its text is in this answer and nowhere else: the database has a digest.
-        Errors: NOT_FOUND (tenant).
+        """Makes an API key, once per request_id where one is named. Its text is in the first answer and nowhere else: the database has a digest,
+        and a repeat answers the same key with `secret` NOT_KEPT.
+        Errors: NOT_FOUND (tenant), REQUEST_ID_REUSED (same request_id, other request).
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

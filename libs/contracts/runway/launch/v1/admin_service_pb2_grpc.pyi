@@ -36,8 +36,9 @@ class AdminServiceStub:
     Errors: NOT_FOUND.
     """
     CreateApiKey: grpc.UnaryUnaryMultiCallable[runway.launch.v1.admin_service_pb2.CreateApiKeyRequest, runway.launch.v1.admin_service_pb2.CreateApiKeyResponse]
-    """Makes an API key. Its text is in this answer and nowhere else: the database has a digest.
-    Errors: NOT_FOUND (tenant).
+    """Makes an API key, once per request_id where one is named. Its text is in the first answer and nowhere else: the database has a digest,
+    and a repeat answers the same key with `secret` NOT_KEPT.
+    Errors: NOT_FOUND (tenant), REQUEST_ID_REUSED (same request_id, other request).
     """
     RevokeApiKey: grpc.UnaryUnaryMultiCallable[runway.launch.v1.admin_service_pb2.RevokeApiKeyRequest, runway.launch.v1.admin_service_pb2.RevokeApiKeyResponse]
     """Ends an API key: every service refuses it within a second.
@@ -58,8 +59,9 @@ class AdminServiceAsyncStub(AdminServiceStub):
     Errors: NOT_FOUND.
     """
     CreateApiKey: grpc.aio.UnaryUnaryMultiCallable[runway.launch.v1.admin_service_pb2.CreateApiKeyRequest, runway.launch.v1.admin_service_pb2.CreateApiKeyResponse]  # type: ignore[assignment]
-    """Makes an API key. Its text is in this answer and nowhere else: the database has a digest.
-    Errors: NOT_FOUND (tenant).
+    """Makes an API key, once per request_id where one is named. Its text is in the first answer and nowhere else: the database has a digest,
+    and a repeat answers the same key with `secret` NOT_KEPT.
+    Errors: NOT_FOUND (tenant), REQUEST_ID_REUSED (same request_id, other request).
     """
     RevokeApiKey: grpc.aio.UnaryUnaryMultiCallable[runway.launch.v1.admin_service_pb2.RevokeApiKeyRequest, runway.launch.v1.admin_service_pb2.RevokeApiKeyResponse]  # type: ignore[assignment]
     """Ends an API key: every service refuses it within a second.
@@ -95,8 +97,9 @@ class AdminServiceServicer(metaclass=abc.ABCMeta):
         request: runway.launch.v1.admin_service_pb2.CreateApiKeyRequest,
         context: _ServicerContext,
     ) -> typing.Union[runway.launch.v1.admin_service_pb2.CreateApiKeyResponse, collections.abc.Awaitable[runway.launch.v1.admin_service_pb2.CreateApiKeyResponse]]:
-        """Makes an API key. Its text is in this answer and nowhere else: the database has a digest.
-        Errors: NOT_FOUND (tenant).
+        """Makes an API key, once per request_id where one is named. Its text is in the first answer and nowhere else: the database has a digest,
+        and a repeat answers the same key with `secret` NOT_KEPT.
+        Errors: NOT_FOUND (tenant), REQUEST_ID_REUSED (same request_id, other request).
         """
 
     @abc.abstractmethod

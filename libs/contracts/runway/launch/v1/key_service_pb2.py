@@ -28,7 +28,7 @@ from google.protobuf import timestamp_pb2 as google_dot_protobuf_dot_timestamp__
 from runway.common.v1 import policy_pb2 as runway_dot_common_dot_v1_dot_policy__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\"runway/launch/v1/key_service.proto\x12\x10runway.launch.v1\x1a\x1b\x62uf/validate/validate.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1drunway/common/v1/policy.proto\"\xfb\x01\n\x03Key\x12\x0e\n\x06key_id\x18\x01 \x01(\t\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\x0f\n\x07project\x18\x03 \x01(\t\x12\r\n\x05roles\x18\x04 \x03(\t\x12.\n\ncreated_at\x18\x05 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x12\n\ncreated_by\x18\x06 \x01(\t\x12.\n\nexpires_at\x18\x07 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12.\n\nrevoked_at\x18\x08 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x12\n\nrevoked_by\x18\t \x01(\t\"\xc4\x01\n\x10\x43reateKeyRequest\x12U\n\x05roles\x18\x01 \x03(\tBF\xbaHC\x92\x01@\x08\x01\x10\x06\":r8R\x05\x61\x64minR\nautomationR\x08reviewerR\x08operatorR\x07\x61uditorR\x06worker\x12\x18\n\x07project\x18\x02 \x01(\tB\x07\xbaH\x04r\x02\x18?\x12\x15\n\x04name\x18\x03 \x01(\tB\x07\xbaH\x04r\x02\x18\x64\x12(\n\x05lasts\x18\x04 \x01(\x0b\x32\x19.google.protobuf.Duration\"H\n\x11\x43reateKeyResponse\x12\"\n\x03key\x18\x01 \x01(\x0b\x32\x15.runway.launch.v1.Key\x12\x0f\n\x07\x61pi_key\x18\x02 \x01(\t\"\\\n\x0fListKeysRequest\x12\r\n\x05\x65nded\x18\x01 \x01(\x08\x12\x1d\n\tpage_size\x18\x02 \x01(\x05\x42\n\xbaH\x07\x1a\x05\x18\xf4\x03(\x00\x12\x1b\n\npage_token\x18\x03 \x01(\tB\x07\xbaH\x04r\x02\x18@\"P\n\x10ListKeysResponse\x12#\n\x04keys\x18\x01 \x03(\x0b\x32\x15.runway.launch.v1.Key\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\",\n\x10RevokeKeyRequest\x12\x18\n\x06key_id\x18\x01 \x01(\tB\x08\xbaH\x05r\x03\xb0\x01\x01\"7\n\x11RevokeKeyResponse\x12\"\n\x03key\x18\x01 \x01(\x0b\x32\x15.runway.launch.v1.Key2\xcf\x02\n\nKeyService\x12g\n\tCreateKey\x12\".runway.launch.v1.CreateKeyRequest\x1a#.runway.launch.v1.CreateKeyResponse\"\x11\xa8\xbb\x18\x02\xb8\xbb\x18\x02\xca\xbb\x18\x05\x61\x64min\x12o\n\x08ListKeys\x12!.runway.launch.v1.ListKeysRequest\x1a\".runway.launch.v1.ListKeysResponse\"\x1c\xa8\xbb\x18\x02\xb8\xbb\x18\x01\xca\xbb\x18\x05\x61\x64min\xca\xbb\x18\x07\x61uditor\x12g\n\tRevokeKey\x12\".runway.launch.v1.RevokeKeyRequest\x1a#.runway.launch.v1.RevokeKeyResponse\"\x11\xa8\xbb\x18\x02\xb8\xbb\x18\x02\xca\xbb\x18\x05\x61\x64minb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\"runway/launch/v1/key_service.proto\x12\x10runway.launch.v1\x1a\x1b\x62uf/validate/validate.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1drunway/common/v1/policy.proto\"\xfb\x01\n\x03Key\x12\x0e\n\x06key_id\x18\x01 \x01(\t\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\x0f\n\x07project\x18\x03 \x01(\t\x12\r\n\x05roles\x18\x04 \x03(\t\x12.\n\ncreated_at\x18\x05 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x12\n\ncreated_by\x18\x06 \x01(\t\x12.\n\nexpires_at\x18\x07 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12.\n\nrevoked_at\x18\x08 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x12\n\nrevoked_by\x18\t \x01(\t\"\xe2\x01\n\x10\x43reateKeyRequest\x12U\n\x05roles\x18\x01 \x03(\tBF\xbaHC\x92\x01@\x08\x01\x10\x06\":r8R\x05\x61\x64minR\nautomationR\x08reviewerR\x08operatorR\x07\x61uditorR\x06worker\x12\x18\n\x07project\x18\x02 \x01(\tB\x07\xbaH\x04r\x02\x18?\x12\x15\n\x04name\x18\x03 \x01(\tB\x07\xbaH\x04r\x02\x18\x64\x12(\n\x05lasts\x18\x04 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x1c\n\nrequest_id\x18\x05 \x01(\tB\x08\xbaH\x05r\x03\x18\x80\x01\"\x85\x01\n\x11\x43reateKeyResponse\x12\"\n\x03key\x18\x01 \x01(\x0b\x32\x15.runway.launch.v1.Key\x12\x0f\n\x07\x61pi_key\x18\x02 \x01(\t\x12+\n\x06secret\x18\x03 \x01(\x0e\x32\x1b.runway.launch.v1.KeySecret\x12\x0e\n\x06remedy\x18\x04 \x01(\t\"\\\n\x0fListKeysRequest\x12\r\n\x05\x65nded\x18\x01 \x01(\x08\x12\x1d\n\tpage_size\x18\x02 \x01(\x05\x42\n\xbaH\x07\x1a\x05\x18\xf4\x03(\x00\x12\x1b\n\npage_token\x18\x03 \x01(\tB\x07\xbaH\x04r\x02\x18@\"P\n\x10ListKeysResponse\x12#\n\x04keys\x18\x01 \x03(\x0b\x32\x15.runway.launch.v1.Key\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\",\n\x10RevokeKeyRequest\x12\x18\n\x06key_id\x18\x01 \x01(\tB\x08\xbaH\x05r\x03\xb0\x01\x01\"7\n\x11RevokeKeyResponse\x12\"\n\x03key\x18\x01 \x01(\x0b\x32\x15.runway.launch.v1.Key*V\n\tKeySecret\x12\x1a\n\x16KEY_SECRET_UNSPECIFIED\x10\x00\x12\x14\n\x10KEY_SECRET_SHOWN\x10\x01\x12\x17\n\x13KEY_SECRET_NOT_KEPT\x10\x02\x32\xcf\x02\n\nKeyService\x12g\n\tCreateKey\x12\".runway.launch.v1.CreateKeyRequest\x1a#.runway.launch.v1.CreateKeyResponse\"\x11\xa8\xbb\x18\x02\xb8\xbb\x18\x02\xca\xbb\x18\x05\x61\x64min\x12o\n\x08ListKeys\x12!.runway.launch.v1.ListKeysRequest\x1a\".runway.launch.v1.ListKeysResponse\"\x1c\xa8\xbb\x18\x02\xb8\xbb\x18\x01\xca\xbb\x18\x05\x61\x64min\xca\xbb\x18\x07\x61uditor\x12g\n\tRevokeKey\x12\".runway.launch.v1.RevokeKeyRequest\x1a#.runway.launch.v1.RevokeKeyResponse\"\x11\xa8\xbb\x18\x02\xb8\xbb\x18\x02\xca\xbb\x18\x05\x61\x64minb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -41,6 +41,8 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_CREATEKEYREQUEST'].fields_by_name['project']._serialized_options = b'\272H\004r\002\030?'
   _globals['_CREATEKEYREQUEST'].fields_by_name['name']._loaded_options = None
   _globals['_CREATEKEYREQUEST'].fields_by_name['name']._serialized_options = b'\272H\004r\002\030d'
+  _globals['_CREATEKEYREQUEST'].fields_by_name['request_id']._loaded_options = None
+  _globals['_CREATEKEYREQUEST'].fields_by_name['request_id']._serialized_options = b'\272H\005r\003\030\200\001'
   _globals['_LISTKEYSREQUEST'].fields_by_name['page_size']._loaded_options = None
   _globals['_LISTKEYSREQUEST'].fields_by_name['page_size']._serialized_options = b'\272H\007\032\005\030\364\003(\000'
   _globals['_LISTKEYSREQUEST'].fields_by_name['page_token']._loaded_options = None
@@ -53,20 +55,22 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_KEYSERVICE'].methods_by_name['ListKeys']._serialized_options = b'\250\273\030\002\270\273\030\001\312\273\030\005admin\312\273\030\007auditor'
   _globals['_KEYSERVICE'].methods_by_name['RevokeKey']._loaded_options = None
   _globals['_KEYSERVICE'].methods_by_name['RevokeKey']._serialized_options = b'\250\273\030\002\270\273\030\002\312\273\030\005admin'
+  _globals['_KEYSECRET']._serialized_start=1079
+  _globals['_KEYSECRET']._serialized_end=1165
   _globals['_KEY']._serialized_start=182
   _globals['_KEY']._serialized_end=433
   _globals['_CREATEKEYREQUEST']._serialized_start=436
-  _globals['_CREATEKEYREQUEST']._serialized_end=632
-  _globals['_CREATEKEYRESPONSE']._serialized_start=634
-  _globals['_CREATEKEYRESPONSE']._serialized_end=706
-  _globals['_LISTKEYSREQUEST']._serialized_start=708
-  _globals['_LISTKEYSREQUEST']._serialized_end=800
-  _globals['_LISTKEYSRESPONSE']._serialized_start=802
-  _globals['_LISTKEYSRESPONSE']._serialized_end=882
-  _globals['_REVOKEKEYREQUEST']._serialized_start=884
-  _globals['_REVOKEKEYREQUEST']._serialized_end=928
-  _globals['_REVOKEKEYRESPONSE']._serialized_start=930
-  _globals['_REVOKEKEYRESPONSE']._serialized_end=985
-  _globals['_KEYSERVICE']._serialized_start=988
-  _globals['_KEYSERVICE']._serialized_end=1323
+  _globals['_CREATEKEYREQUEST']._serialized_end=662
+  _globals['_CREATEKEYRESPONSE']._serialized_start=665
+  _globals['_CREATEKEYRESPONSE']._serialized_end=798
+  _globals['_LISTKEYSREQUEST']._serialized_start=800
+  _globals['_LISTKEYSREQUEST']._serialized_end=892
+  _globals['_LISTKEYSRESPONSE']._serialized_start=894
+  _globals['_LISTKEYSRESPONSE']._serialized_end=974
+  _globals['_REVOKEKEYREQUEST']._serialized_start=976
+  _globals['_REVOKEKEYREQUEST']._serialized_end=1020
+  _globals['_REVOKEKEYRESPONSE']._serialized_start=1022
+  _globals['_REVOKEKEYRESPONSE']._serialized_end=1077
+  _globals['_KEYSERVICE']._serialized_start=1168
+  _globals['_KEYSERVICE']._serialized_end=1503
 # @@protoc_insertion_point(module_scope)

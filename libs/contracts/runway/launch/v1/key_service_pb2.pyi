@@ -8,6 +8,7 @@ import collections.abc
 import google.protobuf.descriptor
 import google.protobuf.duration_pb2
 import google.protobuf.internal.containers
+import google.protobuf.internal.enum_type_wrapper
 import google.protobuf.message
 import google.protobuf.timestamp_pb2
 import sys
@@ -19,6 +20,34 @@ else:
     import typing_extensions
 
 DESCRIPTOR: google.protobuf.descriptor.FileDescriptor
+
+class _KeySecret:
+    ValueType = typing.NewType("ValueType", builtins.int)
+    V: typing_extensions.TypeAlias = ValueType
+
+class _KeySecretEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._EnumTypeWrapper[_KeySecret.ValueType], builtins.type):
+    DESCRIPTOR: google.protobuf.descriptor.EnumDescriptor
+    KEY_SECRET_UNSPECIFIED: _KeySecret.ValueType  # 0
+    """Not a value."""
+    KEY_SECRET_SHOWN: _KeySecret.ValueType  # 1
+    """It is in this answer, for the only time."""
+    KEY_SECRET_NOT_KEPT: _KeySecret.ValueType  # 2
+    """An earlier call with this request_id made the key, and its text was in that answer alone. Who has lost it revokes this key and makes
+    another under a new request_id.
+    """
+
+class KeySecret(_KeySecret, metaclass=_KeySecretEnumTypeWrapper):
+    """Whether an answer has a key's text."""
+
+KEY_SECRET_UNSPECIFIED: KeySecret.ValueType  # 0
+"""Not a value."""
+KEY_SECRET_SHOWN: KeySecret.ValueType  # 1
+"""It is in this answer, for the only time."""
+KEY_SECRET_NOT_KEPT: KeySecret.ValueType  # 2
+"""An earlier call with this request_id made the key, and its text was in that answer alone. Who has lost it revokes this key and makes
+another under a new request_id.
+"""
+Global___KeySecret: typing_extensions.TypeAlias = KeySecret
 
 @typing.final
 class Key(google.protobuf.message.Message):
@@ -93,10 +122,15 @@ class CreateKeyRequest(google.protobuf.message.Message):
     PROJECT_FIELD_NUMBER: builtins.int
     NAME_FIELD_NUMBER: builtins.int
     LASTS_FIELD_NUMBER: builtins.int
+    REQUEST_ID_FIELD_NUMBER: builtins.int
     project: builtins.str
     """Bind it to this project; empty: the caller's, else every project of the tenant."""
     name: builtins.str
     """For people."""
+    request_id: builtins.str
+    """Names this request: repeated with the same content it makes no other key, and answers the first one without its text, which is stored
+    nowhere. Empty: another key each time.
+    """
     @property
     def roles(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
         """What it may do, at least one."""
@@ -112,24 +146,31 @@ class CreateKeyRequest(google.protobuf.message.Message):
         project: builtins.str = ...,
         name: builtins.str = ...,
         lasts: google.protobuf.duration_pb2.Duration | None = ...,
+        request_id: builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: typing_extensions.TypeAlias = typing.Literal["lasts", b"lasts"]
     def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
-    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["lasts", b"lasts", "name", b"name", "project", b"project", "roles", b"roles"]
+    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["lasts", b"lasts", "name", b"name", "project", b"project", "request_id", b"request_id", "roles", b"roles"]
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
 
 Global___CreateKeyRequest: typing_extensions.TypeAlias = CreateKeyRequest
 
 @typing.final
 class CreateKeyResponse(google.protobuf.message.Message):
-    """The key, once."""
+    """The key."""
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
     KEY_FIELD_NUMBER: builtins.int
     API_KEY_FIELD_NUMBER: builtins.int
+    SECRET_FIELD_NUMBER: builtins.int
+    REMEDY_FIELD_NUMBER: builtins.int
     api_key: builtins.str
-    """The secret: `rk_…`."""
+    """The secret: `rk_…`; empty where it is not kept."""
+    secret: Global___KeySecret.ValueType
+    """Whether it is there."""
+    remedy: builtins.str
+    """What to do where it is not."""
     @property
     def key(self) -> Global___Key:
         """As it is listed."""
@@ -139,10 +180,12 @@ class CreateKeyResponse(google.protobuf.message.Message):
         *,
         key: Global___Key | None = ...,
         api_key: builtins.str = ...,
+        secret: Global___KeySecret.ValueType = ...,
+        remedy: builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: typing_extensions.TypeAlias = typing.Literal["key", b"key"]
     def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
-    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["api_key", b"api_key", "key", b"key"]
+    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["api_key", b"api_key", "key", b"key", "remedy", b"remedy", "secret", b"secret"]
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
 
 Global___CreateKeyResponse: typing_extensions.TypeAlias = CreateKeyResponse

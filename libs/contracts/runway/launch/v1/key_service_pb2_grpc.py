@@ -59,8 +59,9 @@ class KeyServiceServicer(object):
     """
 
     def CreateKey(self, request, context):
-        """Makes a key of the caller's tenant. Its text is in this answer and nowhere else; a repeat makes another key.
-        Errors: NOT_FOUND (no such project).
+        """Makes a key of the caller's tenant, once per request_id where one is named. Its text is in the first answer and nowhere else: a repeat
+        answers the same key with `secret` NOT_KEPT.
+        Errors: NOT_FOUND (no such project), REQUEST_ID_REUSED (same request_id, other request).
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

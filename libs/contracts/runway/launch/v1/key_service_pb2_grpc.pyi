@@ -30,8 +30,9 @@ class KeyServiceStub:
     @typing.overload
     def __new__(cls, channel: grpc.aio.Channel) -> KeyServiceAsyncStub: ...
     CreateKey: grpc.UnaryUnaryMultiCallable[runway.launch.v1.key_service_pb2.CreateKeyRequest, runway.launch.v1.key_service_pb2.CreateKeyResponse]
-    """Makes a key of the caller's tenant. Its text is in this answer and nowhere else; a repeat makes another key.
-    Errors: NOT_FOUND (no such project).
+    """Makes a key of the caller's tenant, once per request_id where one is named. Its text is in the first answer and nowhere else: a repeat
+    answers the same key with `secret` NOT_KEPT.
+    Errors: NOT_FOUND (no such project), REQUEST_ID_REUSED (same request_id, other request).
     """
     ListKeys: grpc.UnaryUnaryMultiCallable[runway.launch.v1.key_service_pb2.ListKeysRequest, runway.launch.v1.key_service_pb2.ListKeysResponse]
     """Keys of the caller's tenant, newest first: never their text.
@@ -50,8 +51,9 @@ class KeyServiceAsyncStub(KeyServiceStub):
 
     def __init__(self, channel: grpc.aio.Channel) -> None: ...
     CreateKey: grpc.aio.UnaryUnaryMultiCallable[runway.launch.v1.key_service_pb2.CreateKeyRequest, runway.launch.v1.key_service_pb2.CreateKeyResponse]  # type: ignore[assignment]
-    """Makes a key of the caller's tenant. Its text is in this answer and nowhere else; a repeat makes another key.
-    Errors: NOT_FOUND (no such project).
+    """Makes a key of the caller's tenant, once per request_id where one is named. Its text is in the first answer and nowhere else: a repeat
+    answers the same key with `secret` NOT_KEPT.
+    Errors: NOT_FOUND (no such project), REQUEST_ID_REUSED (same request_id, other request).
     """
     ListKeys: grpc.aio.UnaryUnaryMultiCallable[runway.launch.v1.key_service_pb2.ListKeysRequest, runway.launch.v1.key_service_pb2.ListKeysResponse]  # type: ignore[assignment]
     """Keys of the caller's tenant, newest first: never their text.
@@ -73,8 +75,9 @@ class KeyServiceServicer(metaclass=abc.ABCMeta):
         request: runway.launch.v1.key_service_pb2.CreateKeyRequest,
         context: _ServicerContext,
     ) -> typing.Union[runway.launch.v1.key_service_pb2.CreateKeyResponse, collections.abc.Awaitable[runway.launch.v1.key_service_pb2.CreateKeyResponse]]:
-        """Makes a key of the caller's tenant. Its text is in this answer and nowhere else; a repeat makes another key.
-        Errors: NOT_FOUND (no such project).
+        """Makes a key of the caller's tenant, once per request_id where one is named. Its text is in the first answer and nowhere else: a repeat
+        answers the same key with `secret` NOT_KEPT.
+        Errors: NOT_FOUND (no such project), REQUEST_ID_REUSED (same request_id, other request).
         """
 
     @abc.abstractmethod
