@@ -5,6 +5,7 @@ green. It has a verdict of its own, and says what it needs.
 """
 
 import json
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
@@ -53,6 +54,11 @@ class Report:
         folder.mkdir(parents=True, exist_ok=True)
         (folder / f"{self.name}.json").write_text(json.dumps(asdict(self), indent=2, default=str) + "\n")
         (folder / f"{self.name}.txt").write_text(self.text() + "\n")
+
+
+def missing_times(times_ms: Mapping[str, float | None], promised: Iterable[str]) -> list[str]:
+    """Why a drill is red although nothing was violated: a fault that nobody noticed, or work that did not come back."""
+    return [f"it promises a time of {kind}, and there was none" for kind in promised if times_ms.get(kind) is None]
 
 
 def read_report(path: Path) -> Report:

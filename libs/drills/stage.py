@@ -20,13 +20,16 @@ from libs.drills.history import Fact, History, now_ms
 from libs.drills.installation import Installation, Recipe
 from libs.drills.namespaces import HUB_ADDRESS, Network
 from libs.drills.provider import Provider
-from libs.drills.report import SKIPPED, Report, count
+from libs.drills.report import SKIPPED, Report, count, missing_times
 from libs.drills.traffic import Traffic
 from libs.drills.watch import Watch
 from libs.runtime.clock import SystemClock
 from libs.runtime.dev import TENANT
 
 PATIENCE_S = 120.0
+COMES_BACK = ("takeover", "recovery")
+NOTICED = ("detection", *COMES_BACK)
+"""What a drill promises whose fault cannot go unnoticed."""
 LOOK_S = 0.05
 """How often it is looked whether something came true: conditions are of this process' memory."""
 
@@ -58,6 +61,8 @@ class Drill:
     """Called before the installation starts: wiring, namespaces."""
     during: Mapping[str, int] = field(default_factory=dict)
     """Least work during the fault: launched, effects, finished."""
+    promises: tuple[str, ...] = COMES_BACK
+    """Times without which the verdict is red."""
     lossy: bool = False
     members: tuple[str, ...] = ()
     """Who has a network namespace of its own; the drill is then played by a process inside the hub's."""
@@ -217,6 +222,7 @@ class Stage:
         report.violations = check(facts, lossy=self.drill.lossy)
         report.counts = count(facts, self.began, self.ended)
         report.times_ms = self._times(facts) | report.times_ms
+        report.why += missing_times(report.times_ms, self.drill.promises)
         for kind, least in self.drill.during.items():
             found = report.counts["during"][kind]
             self.expect(found >= least, f"during the fault {found} {kind}, at least {least} must be")

@@ -7,7 +7,7 @@ import os
 import signal
 
 from libs.drills.faults.schedulers import watched
-from libs.drills.stage import Drill, Stage
+from libs.drills.stage import NOTICED, Drill, Stage
 from libs.runtime.service import SERVICES
 
 _LETS_RUN = ("launch", "readiness", "checkpoint", "reconciler")
@@ -26,7 +26,7 @@ def killing(service: str) -> Drill:
             os.kill(gone, signal.SIGKILL)
             await stage.installation.back(service, gone)
 
-    return Drill(f"kill-{service}", f"SIGKILL of {service}, started again by its supervisor", run)
+    return Drill(f"kill-{service}", f"SIGKILL of {service}, started again by its supervisor", run, promises=NOTICED)
 
 
 def pausing(service: str) -> Drill:
@@ -48,7 +48,7 @@ def pausing(service: str) -> Drill:
             stage.expect(late > 0, "what ran did not go on until the end of the pause")
 
     during = {"effects": 5} if service == "launch" else {"launched": 1}
-    return Drill(f"pause-{service}", f"SIGSTOP of {service} for a minute, then SIGCONT", run, during=during)
+    return Drill(f"pause-{service}", f"SIGSTOP of {service} for a minute, then SIGCONT", run, during=during, promises=NOTICED)
 
 
 async def _stopped(stage: Stage, pid: int) -> None:

@@ -20,7 +20,7 @@ from libs.drills.faults.schedulers import enduring, judge
 from libs.drills.finals import SQL, ask
 from libs.drills.history import Fact
 from libs.drills.installation import Recipe
-from libs.drills.stage import Drill, Stage
+from libs.drills.stage import NOTICED, Drill, Stage
 from libs.embedded import EmbeddedEtcd
 from libs.rpc.channels import open_channel
 
@@ -252,8 +252,14 @@ ONE_ETCD = Recipe()
 THREE = Recipe(etcd_members=3)
 DRILLS = [
     Drill("chunks-damaged", "every stored chunk of checkpoints damaged, then the steps taken over", corrupt_chunks),
-    Drill("kill-postgres", "SIGKILL of the postmaster, started again", kill_postgres),
-    Drill("kill-etcd", "SIGKILL of the only etcd: what runs goes on, no new leader", kill_etcd, during={"launched": 1}),
+    Drill("kill-postgres", "SIGKILL of the postmaster, started again", kill_postgres, promises=NOTICED),
+    Drill(
+        "kill-etcd",
+        "SIGKILL of the only etcd: what runs goes on, no new leader",
+        kill_etcd,
+        during={"launched": 1},
+        promises=NOTICED,
+    ),
     Drill(
         "etcd-leader-lost",
         "SIGKILL of the leading member of three",
@@ -267,6 +273,7 @@ DRILLS = [
         lose_etcd_quorum,
         recipe=THREE,
         during={"launched": 1},
+        promises=NOTICED,
     ),
     Drill(
         "etcd-restored", "etcd restored from an older snapshot: refused, with an alarm", restore_etcd, during={"launched": 1}
