@@ -1,4 +1,4 @@
-"""`runway run children|tree` and `runway budget show|raise`: who came of whom, and what each may use."""
+"""`runway run children|tree` and `runway budget show|raise|meter`: who came of whom, what each may use and what calls used."""
 
 from typing import Any
 
@@ -97,6 +97,21 @@ def show(
                 },
                 form,
             )
+
+    run_async(work)
+
+
+@budget_app.command("meter")
+def meter(run_id: str = typer.Argument("", help="id of a run; empty: all of the key's tenant"), form: Form = FORM) -> None:
+    """What calls used, event by event, oldest first: events never change, a correction is another event of the same try."""
+
+    async def work() -> None:
+        from runway_sdk import Client
+
+        async with Client() as client:
+            found = await client.trees.meter(run_id)
+        rows = [plain(event) | {"micros": event.micros, "tokens": event.tokens} for event in found]
+        show_rows(rows, ["at", "run_id", "step_key", "slot", "dispatch", "part", "tool", "micros", "tokens"], form)
 
     run_async(work)
 
