@@ -7,7 +7,7 @@ and `etcd3aio` loses its election's lease. What we need is five methods and two 
 Safety never rests on etcd: a leader acts only after its epoch is greater than the one in the shard's row.
 """
 
-from libs.authority.client import Compacted, EtcdClient, EtcdUnavailable
+from libs.authority.client import Compacted, EtcdClient, EtcdUnavailable, Rewound
 from libs.authority.elections import ShardElections
 from libs.authority.session import Session, SessionLost
 from libs.authority.state import Board, Leader, Member, preferred
@@ -19,6 +19,7 @@ __all__ = [
     "EtcdUnavailable",
     "Leader",
     "Member",
+    "Rewound",
     "Session",
     "SessionLost",
     "ShardElections",

@@ -50,6 +50,10 @@ class Compacted(Exception):
     """The revision a watch asked for is gone: list again and watch from there."""
 
 
+class Rewound(Exception):
+    """etcd was put back to before what was seen of it: whatever was remembered of it is void, one's own keys included."""
+
+
 def prefix_end(prefix: bytes) -> bytes:
     """One past the last key that starts with the prefix."""
     kept = prefix.rstrip(b"\xff")
@@ -196,8 +200,14 @@ class EtcdClient:
         finally:
             call.cancel()
 
-    async def watch(self, key: bytes, end: bytes, start_revision: int) -> AsyncGenerator[list[pb.Event], None]:
-        """Changes from `start_revision` on, in order and without gaps, whatever streams break; Compacted when they are gone."""
+    async def watch(
+        self, key: bytes, end: bytes, start_revision: int, *, resumes: bool = True
+    ) -> AsyncGenerator[list[pb.Event], None]:
+        """Changes from `start_revision` on, in order and without gaps, whatever streams break; Compacted when they are gone.
+
+        An etcd that was put back to an earlier time says nothing until it has got as far again: who must notice that looks
+        again at everything after each break (`resumes=False` ends there).
+        """
         following = start_revision
         pause_s = _FIRST_PAUSE_S
         while True:
@@ -221,5 +231,7 @@ class EtcdClient:
                 self._move_on(used)
             finally:
                 call.cancel()
+            if not resumes:
+                return
             await asyncio.sleep(pause_s)
             pause_s = min(pause_s * 2, _LONGEST_PAUSE_S)

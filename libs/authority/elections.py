@@ -11,7 +11,8 @@ Order that must hold: `on_lost` ends before a key is given back, and is called b
 lost; `on_won` is where the caller confirms the epoch in the shard's row, and what it does not confirm is not led.
 
 Can go wrong: etcd away (stepped down by our own clock, retried for ever); etcd restored to the past (the row refuses the
-smaller epoch: the key is given back, asked for again later, and the caller raises the alarm).
+smaller epoch: the key is given back, asked for again later, and the caller raises the alarm; since keys of ours may be gone, or
+back, while our session is in the past as well, the term ends as soon as a smaller revision is met).
 """
 
 import asyncio
@@ -218,7 +219,8 @@ class ShardElections:
     async def _drop_taken(self) -> None:
         """What somebody deleted or took is no longer ours, once the board has seen later than our own win."""
         leaders, seen = self.board.leaders, self.board.revision
-        gone = [s for s, epoch in self._held.items() if seen >= epoch and (s not in leaders or leaders[s].epoch != epoch)]
+        still = {s for s, found in leaders.items() if (found.member_id, found.epoch) == (self._member_id, self._held.get(s))}
+        gone = [s for s, epoch in self._held.items() if seen >= epoch and s not in still]
         await self._stop_leading(gone, "its key was taken or deleted")
 
     def _left(self) -> dict[int, int]:

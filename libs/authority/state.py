@@ -12,7 +12,10 @@ from dataclasses import dataclass
 
 from runway.internal.etcd.v1 import etcd_pb2 as pb
 
-from libs.authority.client import Compacted, EtcdClient, prefix_end
+from libs.authority.client import Compacted, EtcdClient, EtcdUnavailable, Rewound, prefix_end
+
+AGAIN_S = 0.1
+"""Between a break of the watch and the next look at everything."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,19 +80,20 @@ class Board:
         return moved if moved in self.members else preferred(shard, self.members)
 
     async def run(self) -> None:
-        """Keeps the board current until cancelled. Raises EtcdUnavailable when it cannot even be listed."""
+        """Keeps the board current until cancelled. Raises EtcdUnavailable when it cannot even be listed at first, and Rewound
+        when etcd was put back to the past: what is on the board, and what we believe to hold, may then be of no time at all.
+
+        After each break of the watch everything is listed anew: an etcd that was put back, and has got as far again since,
+        would say nothing of what became otherwise.
+        """
         prefix = f"{self._root}/".encode()
         self.synced = False
+        self.revision = await self._list(prefix)
+        self.synced = True
         while True:
-            listed = await self._client.prefix(prefix)
-            self.members, self.leaders, self.moves = {}, {}, {}
-            for kv in listed.kvs:
-                self._put(kv)
-            self.revision = listed.header.revision
-            self.synced = True
             await self._tell()
             try:
-                async for events in self._client.watch(prefix, prefix_end(prefix), listed.header.revision + 1):
+                async for events in self._client.watch(prefix, prefix_end(prefix), self.revision + 1, resumes=False):
                     for event in events:
                         if event.type == pb.Event.EVENT_TYPE_DELETE:
                             self._drop(event.kv.key)
@@ -98,7 +102,29 @@ class Board:
                         self.revision = max(self.revision, event.kv.mod_revision)
                     await self._tell()
             except Compacted:
+                pass
+            await self._list_again(prefix)
+
+    async def _list(self, prefix: bytes) -> int:
+        """Everything as it is; its revision."""
+        listed = await self._client.prefix(prefix)
+        self.members, self.leaders, self.moves = {}, {}, {}
+        for kv in listed.kvs:
+            self._put(kv)
+        return int(listed.header.revision)
+
+    async def _list_again(self, prefix: bytes) -> None:
+        """Once etcd answers: whether we still have a session then is not decided here."""
+        while True:
+            await asyncio.sleep(AGAIN_S)
+            try:
+                revision = await self._list(prefix)
+            except EtcdUnavailable:
                 continue
+            if revision < self.revision:
+                raise Rewound(f"etcd is at revision {revision}, and {self.revision} was seen")
+            self.revision = revision
+            return
 
     async def observe(self) -> AsyncIterator[dict[int, Leader]]:
         """Shard to leader, now and at each change."""

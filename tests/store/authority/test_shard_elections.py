@@ -1,6 +1,7 @@
 """Shard elections on a real etcd: shared, taken over with greater epochs, given up by our own clock, resumed."""
 
 import asyncio
+import shutil
 from collections.abc import AsyncIterator, Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -282,6 +283,44 @@ async def test_etcd_restarted_under_a_leader(short_folder: Path) -> None:
         for shard, epoch in one.won:
             assert epoch > epochs.get(shard, 0)
             epochs[shard] = epoch
+    finally:
+        await fields.end()
+        await server.stop()
+
+
+@pytest.mark.requirement("sched.authority")
+async def test_etcd_put_back_to_before_shards_moved_is_noticed_by_members_whose_sessions_live(short_folder: Path) -> None:
+    data, kept = short_folder / "etcd" / "data", short_folder / "kept"
+    async with EmbeddedEtcd(short_folder / "etcd", fsync=False) as first:
+        port = first.port
+        fields = Field(first.endpoints, "/rewound/")
+        one, two = (fields.join(name, ttl_ms=40_000, orphan_ms=1_000) for name in ("one", "two"))
+        await wait_until(lambda: len(one.shards) + len(two.shards) == 64 and min(len(one.shards), len(two.shards)) > 16)
+        await wait_until(lambda: len(one.elections.board.leaders) == len(two.elections.board.leaders) == 64)
+    shutil.copytree(data, kept)
+    server = EmbeddedEtcd(short_folder / "etcd", port=port, fsync=False)
+    try:
+        await server.start()
+        moved = dict.fromkeys(sorted(one.shards)[:5], "two")
+        await wait_until(lambda: one.shards and two.shards, 10.0)
+        assert await one.elections.hand_over(moved) == set(moved)
+        await wait_until(lambda: moved.keys() <= two.shards and len(one.shards) + len(two.shards) == 64, 10.0)
+        await server.stop()
+        shutil.rmtree(data)
+        shutil.copytree(kept, data)
+        server = EmbeddedEtcd(short_folder / "etcd", port=port, fsync=False)
+        await server.start()
+        direct = EtcdClient(server.endpoints, LoopClock())
+
+        async def as_etcd_says() -> bool:
+            keys = (await direct.prefix(b"/rewound/shards/")).kvs
+            said = {int(kv.key.rpartition(b"/")[2]): kv.create_revision for kv in keys}
+            boards = [{s: leader.epoch for s, leader in m.elections.board.leaders.items()} for m in (one, two)]
+            led = one.elections.leading | two.elections.leading
+            return not one.shards & two.shards and led.keys() == ALL and led == said == boards[0] == boards[1]
+
+        await wait_until(as_etcd_says, 20.0, what="who leads what, as etcd says")
+        await direct.close()
     finally:
         await fields.end()
         await server.stop()
