@@ -180,7 +180,7 @@ class Invoker:
 
     async def _settled(self, name: EffectName, deadline_s: float, *, doubtful: bool = True) -> Effect:
         """The slot once its call is over: told where this process makes it, read where another does. With `doubtful`, an
-        outcome that nobody knows ends the wait too."""
+        outcome that nobody knows ends the wait too, and so does another call that proposes the slot anew."""
         loop = asyncio.get_running_loop()
         pause_s = self._ports.limits.poll_ms / 1000
         while True:
@@ -192,7 +192,8 @@ class Invoker:
             if effect is None:
                 raise not_found("slot")
             left_s = deadline_s - loop.time()
-            if effect.state not in UNRESOLVED or (doubtful and effect.state in DOUBTFUL) or left_s <= 0:
+            over = effect.state not in UNRESOLVED or (doubtful and effect.state in DOUBTFUL | {State.PROPOSED})
+            if over or left_s <= 0:
                 return effect
             if result is None or result.done():
                 await asyncio.sleep(min(pause_s, left_s))
@@ -201,6 +202,8 @@ class Invoker:
     def _answer(self, effect: Effect, intent: Intent, *, fresh: bool = False) -> Answer:
         if effect.state in DOUBTFUL:
             raise _unknown(effect)
+        if effect.state is State.PROPOSED:  # its try was not made or failed, and another call at once proposes something else
+            raise _needs_approval(effect)
         if effect.state in UNRESOLVED:
             raise _in_flight(effect)
         if effect.state in (State.NOT_SENT, State.ABSENT):

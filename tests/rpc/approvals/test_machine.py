@@ -205,8 +205,6 @@ class Approvals(Hands):
         assert bad or not refused, said
         self.took(life, case, bad)
         for one in refused:  # the other came after the try that failed, and proposed it anew
-            if str(one.reason) == "EFFECT_IN_FLIGHT":  # its try failed, and the slot is no longer its own
-                continue
             self.called(life, step, content, one, bad)
         self.did["two calls"] += 1
 
