@@ -7,6 +7,7 @@ from datetime import timedelta
 from uuid import UUID
 
 import pytest
+from runway.events.v1 import events_pb2
 from runway.internal.fence.v1 import fence_pb2
 from runway.launch.v1 import launch_service_pb2 as pb
 from runway_sdk import Client, NotFound, Target, VersionConflict
@@ -144,6 +145,21 @@ async def test_a_deadline_stands_still_and_a_pause_has_its_own(bench: Bench) -> 
     resumed = await bench.client.resume(short.run_id)
     assert resumed.deadline.ToMilliseconds() > short.deadline.ToMilliseconds() + 2_000
     assert (await bench.client.wait(short.run_id, settled=True, timeout_s=20)).outcome == "expired"
+
+
+@pytest.mark.requirement("run.pause")
+async def test_a_resume_looks_at_the_budget_again(bench: Bench) -> None:
+    run = await bench.client.launch("pusher", budget_micros=1_000)
+    await bench.tell(first_lease(run))
+    await bench.client.pause(run.run_id)
+    fact = events_pb2.UsageSettled(run_id=UUID(run.run_id).bytes, used_micros=1_000, used_tokens=1, sequence=1)
+    await bench.tell(events_pb2.Event(usage_settled=fact))
+    with pytest.raises(RunwayError) as no:
+        await bench.client.resume(run.run_id)
+    assert (no.value.reason, no.value.detail["used_micros"]) == ("BUDGET_EXHAUSTED", "1000")
+    assert (await bench.client.get(run.run_id)).state == pb.RUN_STATE_PAUSED, "nothing was changed"
+    await bench.client.trees.raise_budget(run.run_id, 500, reason="two more reviews")
+    assert (await bench.client.resume(run.run_id)).state == pb.RUN_STATE_RUNNING
 
 
 async def test_of_many_pauses_and_resumes_at_once_each_is_one_step(bench: Bench) -> None:

@@ -1,5 +1,6 @@
 """Switches over gRPC: stored with their raises, asked of every point, told with who and why; adopted after a promotion."""
 
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -208,3 +209,11 @@ async def test_a_promoted_launch_takes_over_what_only_its_points_still_know(
             return all({s[1] for s in raised(bench, point)} == set(found) for point in POINTS)
 
         await wait_until(told, 10.0, what="all of them raised anew")
+
+
+@pytest.mark.requirement("sched.switch")
+async def test_a_switch_stops_no_clock(bench: Bench) -> None:
+    run = await bench.client.launch("pusher", deadline=timedelta(seconds=2))
+    await stop(bench, TENANT, "acme", DRAIN)
+    ended = await bench.client.wait(run.run_id, settled=True, timeout_s=20)
+    assert (ended.outcome, ended.failure.type) == ("expired", "DEADLINE_EXCEEDED")
