@@ -12,7 +12,7 @@ from libs.rpc.batcher import Batcher
 from libs.rpc.identity import Caller, current_call
 from libs.rpc.values import check_value
 from services.readiness import translate
-from services.readiness.app.answer_inputs import AnswerAsk, Answered, answer_inputs
+from services.readiness.app.answer_inputs import AnswerAsk, Answered, answer_inputs, through_root
 from services.readiness.app.signal_events import Told, signal_events
 from services.readiness.domain.state import RunView
 from services.readiness.domain.waits import Signal
@@ -93,7 +93,8 @@ class ReadinessServicer(readiness_service_pb2_grpc.ReadinessServiceServicer):
         """See the contract."""
         caller = current_call().require_caller()
         check_value(request.answer, "answer")
-        ask = translate.answer_ask(request, caller, uuid_from_text(request.run_id, "run_id"))
+        named = translate.answer_ask(request, caller, uuid_from_text(request.run_id, "run_id"))
+        ask = await through_root(self._reads, named, self._ports.clock.now_ms())
         done = await self._answer.submit(ask)
         shown = translate.input_message(done.question, self._ports.clock.now_ms())
         return pb.SubmitInputResponse(input=shown, replayed=done.replayed)

@@ -1,17 +1,24 @@
 """Answers to what steps ask people: the first one wins, in the run's lock; it must fit the question's schema.
 
-Can go wrong: two people answer at once, or one after the deadline. The second is told what stands, unless it says the same.
+Children ask through the root of their tree: who answers a root that asks nothing itself, and names no step, answers the only
+question that is open below it. Can go wrong: two people answer at once, or one after the deadline. The second is told what
+stands, unless it says the same.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
 from uuid import UUID
 
+from libs.kernel.ids import NIL
 from libs.kernel.refusal import Reason, Refusal, invalid_field, not_found
 from libs.kernel.values import value
 from services.readiness.app.apply_facts import save_views, views_of
 from services.readiness.domain.steps import RunView, answered
 from services.readiness.domain.waits import Wait, WaitState, answer
-from services.readiness.ports import ACTIVE, Ports, Question, RunFacts, UnknownVersions
+from services.readiness.ports import ACTIVE, Ports, Question, RunFacts, StepReads, UnknownVersions
+
+MOST_LOOKED_AT = 1_000
+"""Questions below a root, of which the one that is open is looked for."""
 
 
 @value(frozen=True, slots=True)
@@ -35,6 +42,26 @@ class Answered:
 
     question: Question
     replayed: bool
+
+
+async def through_root(reads: StepReads, ask: AnswerAsk, now_ms: int) -> AnswerAsk:
+    """The ask, named: to the only question below, where nothing is named and the run asks nothing itself."""
+    if ask.step_key or ask.slot:
+        return ask
+    owner = await reads.owner(ask.run_id)
+    if owner is None or owner[0] != ask.tenant or (ask.project and owner[1] != ask.project):
+        return ask  # what is not there for the caller is refused where its run is locked
+    found = await reads.page_inputs(ask.run_id, (NIL, "", ""), MOST_LOOKED_AT)
+    if any(one.run_id == ask.run_id for one in found):
+        return ask
+    asking = [one for one in found if one.run_open and one.wait.state == WaitState.OPEN and not one.wait.overdue(now_ms)]
+    only = asking or found
+    if len(only) > 1:
+        names = ", ".join(f"{one.run_id}: {one.wait.step_key}/{one.wait.slot}" for one in only[:5])
+        raise invalid_field(
+            "run_id", f"does not say which question below it this answers ({names})", "name the child that asks, step and slot"
+        )
+    return replace(ask, run_id=only[0].run_id, step_key=only[0].wait.step_key, slot=only[0].wait.slot) if only else ask
 
 
 async def answer_inputs(ports: Ports, asks: Sequence[AnswerAsk]) -> list[Answered | Refusal]:

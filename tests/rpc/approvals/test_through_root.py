@@ -13,8 +13,9 @@ from runway.launch.v1 import approval_service_pb2 as pb
 from runway.launch.v1 import approval_service_pb2_grpc
 from runway.launch.v1 import launch_service_pb2 as la
 from runway.readiness.v1 import readiness_service_pb2 as rd
-from runway_sdk import ApprovalRule, Child, Context, RunwayError, Workflow, step, workflow
+from runway_sdk import ApprovalRule, Child, Client, Context, RunwayError, Target, Workflow, step, workflow
 
+from libs.testkit.hosts import make_key
 from libs.testkit.waiting import wait_until
 from tests.rpc.approvals.room import PENDING, Room
 
@@ -182,7 +183,13 @@ async def test_a_childs_question_stands_under_its_root(room: Room) -> None:
         told = inbox_pb2.DeliverRequest(service="launch", events=[event.SerializeToString()])
         answer = await room.host.peers.deliver("launch", told)
         assert answer.verdicts[0].verdict == inbox_pb2.VERDICT_APPLIED
-        await rita.client.answer(question.run_id, 3)
+        other_tenant = await make_key(room.host, tenant="other", scopes=("reviewer",))
+        async with Client(Target(room.host.addresses.public, other_tenant, room.host.addresses.control)) as stranger:
+            with pytest.raises(RunwayError) as no:
+                await stranger.answer(root, 3)
+            assert no.value.reason == "NOT_FOUND"
+        done = await rita.client.answer(root, 3)
+        assert (done.input.run_id, done.input.slot) == (question.run_id, "number"), "the only one that is open below it"
         assert await room.client.result(root, timeout_s=30) == ["blue", 3]
         assert len(await logged(room, root, "child.input_requested")) == 2, "a repeat says nothing new"
         states = [one.state for one in await room.client.inputs(root)]
@@ -213,4 +220,8 @@ async def test_pages_of_a_roots_questions_miss_none(room: Room) -> None:
                 break
         assert len(found) == len(set(found)) == 3
         assert len((await room.client.explain(root)).blockers) == 3
+        async with room.person("rita") as rita:
+            with pytest.raises(RunwayError, match="which question below it") as no:
+                await rita.client.answer(root, "blue")
+            assert no.value.reason == "INVALID_FIELD"
         await room.client.cancel(root)

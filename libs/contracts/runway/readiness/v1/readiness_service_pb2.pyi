@@ -407,7 +407,7 @@ class SubmitInputRequest(google.protobuf.message.Message):
     SLOT_FIELD_NUMBER: builtins.int
     ANSWER_FIELD_NUMBER: builtins.int
     run_id: builtins.str
-    """The run."""
+    """The run; or the root of its tree, where that asks nothing itself and one question below it is open."""
     step_key: builtins.str
     """The step; empty: the run's only open question."""
     slot: builtins.str
