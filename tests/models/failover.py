@@ -55,7 +55,16 @@ class FailoverModel(Model[World]):
     }
 
     costly = frozenset(
-        {"raise-stamps", "launch-acts-at-once", "newer-token-is-refused", "unread-gate-admits", "launch-raises-nothing-anew"}
+        {
+            "nothing-sent-again",
+            "authority-of-the-lease",
+            "outcome-not-raised",
+            "raise-stamps",
+            "launch-acts-at-once",
+            "newer-token-is-refused",
+            "unread-gate-admits",
+            "launch-raises-nothing-anew",
+        }
     )
 
     def initial(self) -> World:

@@ -94,7 +94,7 @@ class FenceModel(Model[Fences]):
         "resume-widens": "a resume gives nothing back",
     }
 
-    costly = frozenset({"skips-unknown-run"})
+    costly = frozenset({"skips-unknown-run", "resume-widens", "resume-in-the-same-epoch", "grant-left-behind"})
 
     def __init__(self, mutant: str = "", *, wide: bool = False) -> None:
         super().__init__(mutant, wide=wide)
