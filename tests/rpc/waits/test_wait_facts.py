@@ -230,6 +230,7 @@ async def test_whoever_comes_second_sees_who_has_not_committed_yet(room: Room) -
                 [0],
                 [""],
                 [0],
+                [None],
             )
             await other.fetch(_Q.add_waits.sql, *wait)
             telling = asyncio.create_task(room.client.signal("go", "then", correlation="c"))
