@@ -83,8 +83,6 @@ class Book:
     """Tickets of a commit of which nobody knows, and which may still be under way: looked at behind its locks."""
     warm: Recent = field(default_factory=Recent)
     """Runs whose gate was read in this incarnation."""
-    started: Recent = field(default_factory=Recent)
-    """Runs whose first lease was told."""
     stopped: Recent = field(default_factory=Recent)
     """(step, attempt) that were stopped with their run: told so when they beat again."""
     workers: dict[tuple[str, str], Heard] = field(default_factory=dict)
@@ -331,7 +329,7 @@ class Book:
             run_class=row.run_class,
             priority=row.priority,
             deadline_ms=row.deadline_ms,
-            started=row.run_id in self.started or row.fence.lease_epoch > 0,
+            started=row.started or row.fence.lease_epoch > 0,
         )
         candidate = Candidate(
             key=row.key,

@@ -133,7 +133,6 @@ def _enter(book: Book, incarnation: int, birth: int) -> None:
         return
     book.drop(list(book.epochs))
     book.warm.clear()
-    book.started.clear()
     book.incarnation = incarnation
 
 

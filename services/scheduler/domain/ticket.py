@@ -152,6 +152,18 @@ class Ticket:
 
 
 @value(frozen=True, slots=True)
+class Before:
+    """What there was of a step and its run when its ticket came."""
+
+    worker_id: str
+    end: End
+    started: bool
+
+
+NEVER_HELD = Before("", End.NONE, started=False)
+
+
+@value(frozen=True, slots=True)
 class TicketRow:
     """A ticket as its row stands, without its input."""
 
@@ -189,9 +201,13 @@ class TicketRow:
     launched_by: str = ""
     """Name of the key that launched the run."""
     wanted: Wanted | None = None
+    started: bool = False
+    """Whether anything of its run was ever leased."""
 
     @staticmethod
-    def of(ticket: Ticket, now_ms: int, fence: StepFence, incarnation: int, raise_need: int = 0) -> "TicketRow":
+    def of(
+        ticket: Ticket, now_ms: int, fence: StepFence, incarnation: int, raise_need: int = 0, before: Before = NEVER_HELD
+    ) -> "TicketRow":
         """A ticket as it is stored, with the step's fence as it stands."""
         return TicketRow(
             run_id=ticket.run_id,
@@ -210,7 +226,7 @@ class TicketRow:
             fence=fence,
             incarnation=incarnation,
             raise_need=raise_need,
-            worker_id="",
+            worker_id=before.worker_id,
             claim_id=NIL,
             fleet="",
             leased_ms=0,
@@ -218,13 +234,14 @@ class TicketRow:
             ended_authority=0,
             ended_lease=0,
             ended_ms=0,
-            end=End.NONE,
+            end=before.end,
             failure=None,
             report=b"",
             unresolved={},
             input_bytes=len(ticket.input),
             launched_by=ticket.launched_by,
             wanted=ticket.wanted,
+            started=before.started,
         )
 
     @property

@@ -7,7 +7,7 @@ import asyncpg
 from libs.kernel.epochs import Mode, StepFence
 from services.scheduler.domain.commits import GateState
 from services.scheduler.domain.resources import parse
-from services.scheduler.domain.ticket import Contract, End, Failure, Ticket, TicketRow, TicketState, Wanted
+from services.scheduler.domain.ticket import Before, Contract, End, Failure, Ticket, TicketRow, TicketState, Wanted
 
 Row = asyncpg.Record
 _STATES = {state.value: state for state in TicketState}
@@ -93,13 +93,15 @@ def ticket(row: Row) -> TicketRow:
         input_bytes=row["input_bytes"],
         launched_by=row["launched_by"],
         wanted=wanted_of(row["wanted"]),
+        started=row["started"],
     )
 
 
 def put_ticket(ticket: Ticket, row: Row, now_ms: int) -> TicketRow:
-    """A ticket that was stored a moment ago: what was asked, with the step's fence as it stands."""
+    """A ticket that was stored a moment ago: what was asked, with the step's fence, who had it before and how that ended."""
     fence = StepFence(row["authority_epoch"], row["lease_epoch"], row["attempt_id"])
-    return TicketRow.of(ticket, now_ms, fence, row["incarnation"], row["raise_need"])
+    before = Before(row["worker_id"], _ENDS[row["end_kind"]], row["started"])
+    return TicketRow.of(ticket, now_ms, fence, row["incarnation"], row["raise_need"], before)
 
 
 def gate(row: Row) -> GateState:

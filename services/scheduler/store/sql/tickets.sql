@@ -8,6 +8,8 @@ SELECT shard_id, authority_epoch FROM take_locks($1::smallint[], $2::text[], $3:
 -- name: put_tickets
 -- New tickets of runs whose gate is known and not closed. A ticket with a lower or equal sequence, or one of a step that is held
 -- or whose end is under way, changes nothing. $24: incarnation to note for a step met for the first time (0: raise it first).
+-- Answers who had the step before and how that ended, and whether anything of its run was ever leased: both are part of its place.
+WITH made AS (
 INSERT INTO ticket AS t (run_id, step_key, shard_id, open, state, ticket_sequence, tenant, project, run_class, priority, deadline_ms,
                          handler, timeout_ms, lease_ttl_ms, tools, models, requires, points, input, workflow_digest,
                          attempt_number, traceparent, resources, launched_by, enqueued_ms, incarnation, wanted)
@@ -32,7 +34,8 @@ ON CONFLICT (run_id, step_key) DO UPDATE SET
        launched_by = excluded.launched_by, enqueued_ms = excluded.enqueued_ms, wanted = excluded.wanted,
        unresolved = ''
  WHERE excluded.ticket_sequence > t.ticket_sequence AND t.state NOT IN (2, 3)
-RETURNING t.run_id, t.step_key, t.authority_epoch, t.lease_epoch, t.attempt_id, t.incarnation, t.raise_need;
+RETURNING t.run_id, t.step_key, t.authority_epoch, t.lease_epoch, t.attempt_id, t.incarnation, t.raise_need, t.worker_id, t.end_kind)
+SELECT m.*, g.first_leased_ms > 0 AS started FROM made AS m JOIN run_gate AS g USING (run_id);
 
 -- name: put_leased
 -- Tickets of steps met for the first time, leased as they are stored: what `put_tickets` and `grant` would do one after the other, with
@@ -71,8 +74,10 @@ SELECT t.run_id, t.step_key, t.state, t.ticket_sequence, t.tenant, t.project, t.
        t.workflow_digest, t.attempt_number, t.enqueued_ms,
        t.authority_epoch, t.lease_epoch, t.attempt_id, t.incarnation, t.raise_need, t.worker_id, t.claim_id, t.fleet, t.leased_ms,
        t.ended_attempt, t.ended_authority, t.ended_lease, t.ended_ms, t.end_kind, t.failure_class, t.failure_message, t.failure_type, t.report,
-       t.unresolved, t.awaits, octet_length(t.input) AS input_bytes
-  FROM unnest($1::uuid[], $2::text[]) AS a(run_id, step_key) JOIN ticket AS t USING (run_id, step_key);
+       t.unresolved, t.awaits, octet_length(t.input) AS input_bytes,
+       coalesce(g.first_leased_ms, 0) > 0 AS started
+  FROM unnest($1::uuid[], $2::text[]) AS a(run_id, step_key) JOIN ticket AS t USING (run_id, step_key)
+  LEFT JOIN run_gate AS g USING (run_id);
 
 -- name: read_open_keys
 -- Steps with an open ticket in these shards, as their new leader loads them: what is leased or ending, then what waits, people first.
@@ -88,8 +93,9 @@ SELECT t.run_id, t.step_key, t.state, t.ticket_sequence, t.tenant, t.project, t.
        t.workflow_digest, t.attempt_number, t.enqueued_ms,
        t.authority_epoch, t.lease_epoch, t.attempt_id, t.incarnation, t.raise_need, t.worker_id, t.claim_id, t.fleet, t.leased_ms,
        t.ended_attempt, t.ended_authority, t.ended_lease, t.ended_ms, t.end_kind, t.failure_class, t.failure_message, t.failure_type, t.report,
-       t.unresolved, t.awaits, octet_length(t.input) AS input_bytes
-  FROM ticket AS t WHERE t.run_id = ANY ($1::uuid[]) AND t.open;
+       t.unresolved, t.awaits, octet_length(t.input) AS input_bytes,
+       coalesce(g.first_leased_ms, 0) > 0 AS started
+  FROM ticket AS t LEFT JOIN run_gate AS g USING (run_id) WHERE t.run_id = ANY ($1::uuid[]) AND t.open;
 
 -- name: grant
 -- Leases what is ready, under an open gate that was read in this incarnation ($10) and open scopes, and only where the last end is
