@@ -69,6 +69,17 @@ async def test_age_deadline_started_runs_and_priority_decide_who_gets_the_only_s
 
 
 @pytest.mark.requirement("sched.fair")
+async def test_the_next_step_of_a_run_that_has_begun_comes_before_runs_that_have_not(world: World, replica: Replica) -> None:
+    begun, fresh = new_run(), new_run()
+    await waits(world, replica, begun, "first")
+    (lease,) = await claim(replica.worker())
+    assert (await complete(replica.worker(), lease.lease_token)).recorded
+    await waits(world, replica, fresh)
+    await waits(world, replica, begun, "second")
+    assert await granted(replica, {fresh: "fresh", begun: "begun"}) == ["begun", "fresh"]
+
+
+@pytest.mark.requirement("sched.fair")
 @pytest.mark.parametrize("taken_over", [False, True], ids=["same-leader", "after-a-takeover"])
 async def test_a_step_that_yielded_goes_back_to_the_worker_that_holds_its_checkpoint(world: World, taken_over: bool) -> None:
     leader = await world.replica()
