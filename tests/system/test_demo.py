@@ -1,9 +1,14 @@
 """`runway demo` from end to end: what it shows is true, and its exit status says so."""
 
 import asyncio
+import os
+import pty
 import subprocess
 import sys
+import termios
 from pathlib import Path
+from select import select
+from time import monotonic
 
 import pytest
 
@@ -17,12 +22,46 @@ async def demo(*arguments: str) -> subprocess.CompletedProcess[str]:
     )
 
 
+def on_a_terminal(answer: str, *arguments: str) -> tuple[int, str]:
+    """The demo as somebody sees it who is asked one question: its exit status, and the screen."""
+    ours, theirs = pty.openpty()
+    given = termios.tcgetattr(theirs)
+    given[3] &= ~termios.ECHO
+    termios.tcsetattr(theirs, termios.TCSANOW, given)
+    termios.tcsetwinsize(theirs, (50, 160))  # a line of the account is not broken in two
+    command = [sys.executable, "-m", "libs.cli.main", "demo", *arguments]
+    process = subprocess.Popen(
+        command, cwd=ROOT, stdin=theirs, stdout=theirs, stderr=theirs, env={**os.environ, "TERM": "dumb"}
+    )
+    os.close(theirs)
+    screen, answered, end = b"", False, monotonic() + 150
+    try:
+        while monotonic() < end:
+            if not select([ours], [], [], 1)[0]:
+                continue
+            try:
+                found = os.read(ours, 65_536)
+            except OSError:  # the other end is closed: it is over
+                break
+            screen += found
+            if not answered and b"[y/N] " in screen:
+                answered = True
+                os.write(ours, answer.encode() + b"\n")
+        return process.wait(10), screen.decode(errors="replace").replace("\r\n", "\n")
+    finally:
+        os.close(ours)
+        if process.poll() is None:
+            process.terminate()
+            process.wait()
+
+
 @pytest.mark.requirement("ux.dev")
 @pytest.mark.requirement("fx.unknown")
 @pytest.mark.requirement("attempt.fenced")
-async def test_the_demo_shows_a_crash_survived(tmp_path: Path) -> None:
-    done = await demo("--yes", "--data", str(tmp_path / "demo"))
-    assert done.returncode == 0, done.stdout + done.stderr
+async def test_the_demo_shows_a_crash_survived_to_who_says_yes(tmp_path: Path) -> None:
+    code, screen = await asyncio.to_thread(on_a_terminal, "y", "--data", str(tmp_path / "demo"))
+    assert code == 0, screen
+    assert screen.count("[y/N]") == 1
     for claim in (
         "SIGKILL: gateway",
         "is unknown: a case is open",
@@ -36,8 +75,19 @@ async def test_the_demo_shows_a_crash_survived(tmp_path: Path) -> None:
         "approved by reviewer",
         "consumed 20",
     ):
-        assert claim in done.stdout, claim
+        assert claim in screen, claim
     assert (tmp_path / "demo" / "upkeep-report.md").read_text().startswith("# Upkeep")
+
+
+@pytest.mark.requirement("ux.dev")
+@pytest.mark.requirement("fx.approval")
+async def test_who_says_no_is_obeyed_and_nothing_is_pushed(tmp_path: Path) -> None:
+    code, screen = await asyncio.to_thread(on_a_terminal, "n", "--data", str(tmp_path / "demo"))
+    assert code == 1, screen
+    assert "you said no: the run failed as policy, and nothing was pushed" in screen
+    assert "SIGKILL: gateway" not in screen
+    assert "approved by" not in screen
+    assert not (tmp_path / "demo" / "upkeep-report.md").exists()
 
 
 async def test_a_demo_that_cannot_be_says_why_and_fails(tmp_path: Path) -> None:

@@ -4,12 +4,13 @@ import json
 import secrets
 
 import pytest
-from runway_sdk import RunwayError
+from runway_sdk import ApproverKey, Client, RunwayError
 from runway_sdk.lineage import canonical, lineage, open_lineage
 from runway_sdk.testing import Stack
 
-from tests.system.conftest import FLOWS, Origin
-from tests.system.flows import pushing
+from libs.testkit.waiting import wait_until
+from tests.system.conftest import FLOWS, Counter, Origin
+from tests.system.flows import paying, pushing
 from tests.system.test_command_line import runway
 
 
@@ -59,3 +60,30 @@ async def test_the_record_of_a_run_is_complete_and_the_same_each_time(stack: Sta
     assert child["run"]["facets"]["parent"]["run"]["runId"] == run.run_id
     listed = json.loads(await runway(stack, "run", "list", "--label", f"branch={branch}", "-o", "json"))
     assert {row["run_id"] for row in listed} == {run.run_id, again.run_id}
+
+
+@pytest.mark.requirement("run.lineage")
+async def test_a_run_that_people_approved_is_told_in_the_same_bytes_each_time(stack: Stack, counter: Counter) -> None:
+    await stack.client.publish(paying)
+    async with stack.worker(f"{FLOWS}:paying", worker_id="w-approved"), Client(stack.target.as_reviewer) as reviewer:
+        run = await stack.client.launch("paying", 3)
+        (found,) = await wait_until(lambda: stack.client.approvals.find(run.run_id), timeout_s=30, what="an approval asked for")
+        key = ApproverKey.generate()
+        who = (await reviewer.approvals.register(key)).approver
+        asked = await reviewer.approvals.get(found.approval_id)
+        await reviewer.approvals.decide(asked, key, who, approve=True, reason="it is due")
+        assert (await stack.client.wait(run.run_id, settled=True, timeout_s=60)).outcome == "succeeded"
+
+        async def used() -> bool:
+            return (await stack.client.approvals.get(found.approval_id)).HasField("consumed_at")
+
+        await wait_until(used, what="launch knows that it was used")
+    assert counter.total(f"/pay/{run.run_id}") == 1
+    document = await lineage(stack.client, run.run_id)
+    (approval,) = document["approvals"]
+    assert found.approval_id in json.dumps(approval)
+    told, again = [canonical(open_lineage(await lineage(stack.client, run.run_id))) for _ in range(2)]
+    assert told == again
+    first, second = [await runway(stack, "run", "lineage", run.run_id, "--openlineage") for _ in range(2)]
+    assert first == second
+    assert first.encode().rstrip(b"\n") == told

@@ -278,6 +278,45 @@ async def test_runs_are_found_by_what_they_are_in_stable_pages(bench: Bench) -> 
 
 
 @pytest.mark.requirement("run.search")
+async def test_runs_are_found_by_state_and_by_project(bench: Bench) -> None:
+    flow = diamond(Counter(), set())
+    elsewhere = Target(bench.target.address, await make_key(bench.host, project="web"), bench.target.control_address)
+    async with Client(elsewhere) as web:
+        for client, numbers in ((bench.client, (0, 1, 2)), (web, (10, 11))):
+            await client.publish(flow)
+            for number in numbers:
+                await client.launch("diamond", number, labels={"number": str(number)})
+
+        async def found(client: Client, **wanted: Any) -> dict[int, tuple[int, str]]:
+            runs = (await client.find_runs(pb.ListRunsRequest(**wanted))).runs
+            return {int(run.labels["number"]): (run.state, run.project) for run in runs}
+
+        everywhere = await found(bench.client)
+        assert everywhere.keys() == {0, 1, 2, 10, 11}
+        ours = everywhere[0][1]
+        assert {number: project for number, (_, project) in everywhere.items()} == {
+            **dict.fromkeys((0, 1, 2), ours),
+            **dict.fromkeys((10, 11), "web"),
+        }
+        assert (await found(bench.client, project="web")).keys() == {10, 11}
+        assert (await found(bench.client, project=ours)).keys() == {0, 1, 2}
+        assert await found(bench.client, project="nowhere") == {}
+        assert (await found(web)).keys() == {10, 11}, "a key of a project sees that project"
+
+        for client, number in ((bench.client, 1), (web, 11)):
+            (run,) = (await client.find_runs(pb.ListRunsRequest(labels={"number": str(number)}))).runs
+            await client.cancel(run.run_id)
+            await client.wait(run.run_id, settled=True, timeout_s=30)
+        over = pb.RUN_STATE_CANCELLED
+        assert await found(bench.client, states=[over]) == {1: (over, ours), 11: (over, "web")}
+        assert await found(bench.client, states=[over], project="web") == {11: (over, "web")}
+        live = {state for state, _ in (await found(bench.client)).values()} - {over}
+        assert (await found(bench.client, states=sorted(live))).keys() == {0, 2, 10}
+        assert (await found(bench.client, states=[over, *live])).keys() == everywhere.keys()
+        assert await found(bench.client, states=[pb.RUN_STATE_SUCCEEDED]) == {}
+
+
+@pytest.mark.requirement("run.search")
 async def test_filters_that_say_nothing_that_can_be_are_refused(bench: Bench) -> None:
     wrong = {
         "classes": pb.ListRunsRequest(classes=[77]),  # type: ignore[list-item]

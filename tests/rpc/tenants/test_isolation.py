@@ -8,9 +8,11 @@ from typing import Any
 import pytest
 from google.protobuf.message import Message
 from runway.common.v1 import policy_pb2
+from runway.launch.v1 import launch_service_pb2 as la
+from runway_sdk import Client, Target
 
 from tests.rpc.plausible import good_requests
-from tests.rpc.test_garbage import Target6, item_errors, methods, send
+from tests.rpc.test_garbage import SPEC, Target6, item_errors, methods, send
 
 IDS = ("run_id", "run_ids", "case_id", "approval_id", "key_id")
 
@@ -49,6 +51,30 @@ async def test_another_tenants_things_are_not_found_anywhere(six: Target6) -> No
     assert not wrong, "\n".join(wrong)
     assert {"GetRun", "WatchRun", "WaitRun", "CancelRun", "PauseRun", "ListSteps", "ListEffects", "ListArtifacts"} <= asked
     assert {"ListAttempts", "GetArtifact", "SignalEvent", "SubmitInput", "ExplainRun", "RevokeKey", "ListRunEvents"} <= asked
+
+
+@pytest.mark.requirement("sec.tenant")
+async def test_another_tenants_workflow_is_not_found_by_name_number_or_digest(six: Target6) -> None:
+    (path, method) = next((path, method) for path, method in methods() if method.name == "GetWorkflowVersion")
+    spec = type(SPEC)()
+    spec.CopyFrom(SPEC)
+    spec.name = "secret"
+
+    async def ask(key: str, workflow: str, project: str) -> tuple[str, Any]:
+        request = la.GetWorkflowVersionRequest(workflow=workflow, project=project)
+        return await send(six, path, method, request.SerializeToString(), [("authorization", f"Bearer {key}")])
+
+    async with Client(Target(six.host.addresses.public, six.key, six.host.addresses.control)) as client:
+        published = await client._call(client._launch.PublishWorkflowVersion, la.PublishWorkflowVersionRequest(spec=spec))
+        project = (await client.get(six.lease.run_id)).project
+    digest = published.version.digest
+    for name in ("secret", "secret@1", digest):
+        for where in ("", project):
+            code, answer = await ask(six.key, name, where)
+            assert (code, answer.version.name) == ("OK", "secret"), name
+            code, answer = await ask(six.stranger, name, where)
+            assert code == "NOT_FOUND", f"{name}: {code} {answer}"
+            assert digest == name or digest not in shown(answer)
 
 
 @pytest.mark.requirement("sec.tenant")
