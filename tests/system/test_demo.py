@@ -23,16 +23,14 @@ async def demo(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 def on_a_terminal(answer: str, *arguments: str) -> tuple[int, str]:
-    """The demo as somebody sees it who is asked one question: its exit status, and the screen."""
+    """The demo as somebody sees it who is asked one question: its exit status, and the words on the screen."""
     ours, theirs = pty.openpty()
     given = termios.tcgetattr(theirs)
     given[3] &= ~termios.ECHO
     termios.tcsetattr(theirs, termios.TCSANOW, given)
-    termios.tcsetwinsize(theirs, (50, 160))  # a line of the account is not broken in two
     command = [sys.executable, "-m", "libs.cli.main", "demo", *arguments]
-    process = subprocess.Popen(
-        command, cwd=ROOT, stdin=theirs, stdout=theirs, stderr=theirs, env={**os.environ, "TERM": "dumb"}
-    )
+    plain = {**os.environ, "TERM": "dumb", "COLUMNS": "160", "LINES": "50"}
+    process = subprocess.Popen(command, cwd=ROOT, stdin=theirs, stdout=theirs, stderr=theirs, env=plain)
     os.close(theirs)
     screen, answered, end = b"", False, monotonic() + 150
     try:
@@ -47,7 +45,7 @@ def on_a_terminal(answer: str, *arguments: str) -> tuple[int, str]:
             if not answered and b"[y/N] " in screen:
                 answered = True
                 os.write(ours, answer.encode() + b"\n")
-        return process.wait(10), screen.decode(errors="replace").replace("\r\n", "\n")
+        return process.wait(10), " ".join(screen.decode(errors="replace").replace("│", " ").split())
     finally:
         os.close(ours)
         if process.poll() is None:
