@@ -25,6 +25,7 @@ from runway_sdk.connection import Connection, Target, find_target
 from runway_sdk.context import Context, LeaseHolder
 from runway_sdk.errors import STOPPED_FOR_NOW, InvalidRequest, RunwayError, Unauthenticated, Unavailable, item_error_of
 from runway_sdk.faults import fault_point
+from runway_sdk.leaving import sign_off
 from runway_sdk.reporting import ENDED, Reporter, failure, failure_of, unsaid
 from runway_sdk.sync_context import SyncContext
 from runway_sdk.threads import in_thread
@@ -41,8 +42,6 @@ BEAT_PATIENCE = 2 / 3
 """Of the interval between beats, how long an answer is waited for: a lease lives for three, and two tries must fit."""
 LAST_ANSWER_S = 2.0
 """How long a draining worker waits for what its claim got."""
-SIGN_OFF_S = 1.0
-"""How long a worker that ends waits for who hears of it."""
 STOP_S = 5.0
 """How long a step may take to end once it is cancelled; then it is left behind."""
 QUIET_PAUSE_S = 0.4
@@ -113,12 +112,13 @@ class Worker:
             await self._claim()
             running = [live.task for live in self._live.values()]
             if running:
-                await self._sign_off()
+                leaving = asyncio.create_task(sign_off(self._target, self.worker_id))
                 await asyncio.wait(running)
+                await leaving
         finally:
             beating.cancel()
             if self._draining.is_set():
-                await self._sign_off()
+                await sign_off(self._target, self.worker_id)
             for live in list(self._live.values()):
                 live.task.cancel()
             await asyncio.gather(beating, *(live.task for live in list(self._live.values())), return_exceptions=True)
@@ -347,16 +347,6 @@ class Worker:
         finds out later than a lease lives, so after one silent beat the next takes a new connection, to who answers."""
         self._beating = Connection(self._target, alone=True)
         self._beats = worker_service_pb2_grpc.WorkerServiceStub(self._beating.control("scheduler"))
-
-    async def _sign_off(self) -> None:
-        """Says that this process claims nothing more, so that nobody waits for it. Nothing depends on it: said once, for a
-        moment."""
-        assert self._beating is not None
-        request = pb.HeartbeatAttemptsRequest(worker_id=self.worker_id, leaving=True)
-        try:
-            await self._beating.call(self._beats.HeartbeatAttempts, request, timeout_s=SIGN_OFF_S)
-        except RunwayError as error:
-            log.debug("nobody heard that this worker ends: %s", error)
 
     async def _beat_once(self, due: Sequence[_Live], now: float) -> None:
         assert self._beating is not None

@@ -17,10 +17,10 @@ from libs.telemetry.catalogue import HEARTBEATS, ZOMBIES_REFUSED
 from services.scheduler.app.book import Book, Heard
 from services.scheduler.app.held import place_of_lease
 from services.scheduler.domain.asker import Asker
-from services.scheduler.domain.commits import Signed
+from services.scheduler.domain.commits import GateState, Signed
 from services.scheduler.domain.holds import Holds
 from services.scheduler.domain.lease import Answer, Beat, Lease, beat
-from services.scheduler.domain.ticket import TicketState
+from services.scheduler.domain.ticket import TicketRow, TicketState
 from services.scheduler.ports import Ports
 
 _COUNTERS = {answer: HEARTBEATS.labels(answer.name.lower()) for answer in Answer}
@@ -74,26 +74,40 @@ def beat_attempts(
     return answers
 
 
-async def beat_stored(ports: Ports, worker_id: str, who: Asker, beats: Sequence[Beat]) -> list[Beaten]:
-    """One answer per heartbeat that no leader answers, in order: LIVE where the row is leased to exactly this attempt, under a
-    gate that is not closed, in this incarnation of the database. Nothing else is said: only a leader says that it is over."""
-    stored = await ports.db.read_rows({said.key for said in beats})
-    gates = await ports.db.read_gates({said.run_id for said in beats})
+@value(frozen=True, slots=True)
+class StoredBeat:
+    """A heartbeat that no leader answers, and who sends it."""
+
+    worker_id: str
+    who: Asker
+    said: Beat
+
+
+async def beat_stored(ports: Ports, asks: Sequence[StoredBeat]) -> list[Answer]:
+    """One answer per heartbeat that no leader answers, in order; two statements for all of them."""
+    stored = await ports.db.read_rows({ask.said.key for ask in asks})
+    gates = await ports.db.read_gates({ask.said.run_id for ask in asks})
     incarnation = ports.db.incarnation
-    answers = []
-    for said in beats:
-        row, gate = stored.get(said.key), gates.get(said.run_id)
-        lives = (
-            row is not None
-            and gate is not None
-            and gate.mode is not Mode.CLOSED
-            and row.state is TicketState.LEASED
-            and row.incarnation == incarnation
-            and (row.fence.attempt_id, row.fence.lease_epoch) == (said.attempt_id, said.lease_epoch)
-            and who.may_beat(row.tenant, row.project, row.fleet, row.worker_id, worker_id)
-        )
-        answers.append(Beaten(Answer.LIVE if lives else Answer.UNKNOWN))
-    return answers
+    return [_stored_answer(ask, stored.get(ask.said.key), gates.get(ask.said.run_id), incarnation) for ask in asks]
+
+
+def _stored_answer(ask: StoredBeat, row: TicketRow | None, gate: GateState | None, incarnation: int) -> Answer:
+    """LIVE where the row is leased to exactly this attempt under a gate that is not closed, FENCED where some leader has
+    committed its end, all in this incarnation of the database. Else nobody knows."""
+    said, who = ask.said, ask.who
+    if row is None or gate is None or row.incarnation != incarnation:
+        return Answer.UNKNOWN
+    if row.fence.lease_epoch > said.lease_epoch and who.may_beat(
+        row.tenant, row.project, row.fleet, ask.worker_id, ask.worker_id
+    ):
+        return Answer.FENCED
+    lives = (
+        gate.mode is not Mode.CLOSED
+        and row.state is TicketState.LEASED
+        and (row.fence.attempt_id, row.fence.lease_epoch) == (said.attempt_id, said.lease_epoch)
+        and who.may_beat(row.tenant, row.project, row.fleet, row.worker_id, ask.worker_id)
+    )
+    return Answer.LIVE if lives else Answer.UNKNOWN
 
 
 def _asked_to_yield(holds: Holds, lease: Lease) -> bool:

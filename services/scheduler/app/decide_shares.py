@@ -14,8 +14,10 @@ from services.scheduler.app.usage import Usage
 from services.scheduler.domain.shares import MOST_WEIGHT, Change, Decided, Part, Policy, Report, StoredPart
 
 LONGEST_HALF_LIFE_MS = 86_400_000
+FRESH_MS = 3_000
+"""Who said nothing for so long may have stopped: its leases are another's once its shards are."""
 SILENT_MS = 15_000
-"""Who said nothing for so long is gone, once its shards are another's."""
+"""Who said nothing for so long, and leads nothing, is gone: its past is taken over."""
 
 
 class Shares(Protocol):
@@ -165,12 +167,17 @@ async def refresh(shares: Shares, book: Book) -> None:
         book.decide_shares(await shares.decided())
 
 
+def past_of(report: Report) -> Report:
+    """What a process used on average; what it held is another's now."""
+    return replace(report, running=0, waiting=0, extra=0.0)
+
+
 class Exchange:
     """Tells the other leaders what is used here, hears them, and takes over the past of those that are gone.
 
     Who is gone is told by our own monotonic clock and by reports that stay the same: no two processes' clocks are compared.
-    What a silent leader said counts for as long as its shards are its own, since its leases live; and then until the time is
-    over, though they count at their new leader too: a bound must not be exceeded because a leader died.
+    What a silent leader said counts for as long as its shards are its own, since its leases live: a bound must not be exceeded
+    because a leader died. Once they are another's, who counts the leases, its past alone counts until it is taken over.
     """
 
     def __init__(self, shares: Shares, usage: Usage, holder: str) -> None:
@@ -195,10 +202,11 @@ class Exchange:
         }
         age_ms = {holder: now_ms - since_ms for holder, (_, since_ms) in self._heard.items()}
         before = self._usage.elsewhere, self._usage.projects_elsewhere
-        late = [holder for holder, age in age_ms.items() if age > SILENT_MS]
-        leading = await self._shares.holders() if late else ()
-        silent = {holder: beats[holder] for holder in late if holder not in leading}
-        self._usage.hear(report for report in said if report.holder not in silent)
+        late = {holder for holder, age in age_ms.items() if age > FRESH_MS}
+        gone = late - set(await self._shares.holders()) if late else set()
+        silent = {holder: beats[holder] for holder in gone if age_ms[holder] > SILENT_MS}
+        heard = [report if report.holder not in gone else past_of(report) for report in said if report.holder not in silent]
+        self._usage.hear(heard)
         if silent:
             self._usage.inherit(await self._shares.inherit(silent))
         return before != (self._usage.elsewhere, self._usage.projects_elsewhere)

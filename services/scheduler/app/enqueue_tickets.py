@@ -105,8 +105,9 @@ async def _commit(
             await tx.merge_cold(cold)
         first = incarnation if book.birth == incarnation else 0
         if desk is not None and scopes:
-            fresh = {t.key: t for t in mine if t.ticket_sequence == 1 and t.wanted is None}
-            done.put = await _put_leased(tx, desk, fresh, first, done, Under(scopes, epochs, now_ms))
+            fresh = {t.key: t for t in mine if t.ticket_sequence == 1 and t.wanted is None and not book.knows(t.key)}
+            if len(fresh) == len(mine):  # else a ticket that is older, or was met before, would be overtaken
+                done.put = await _put_leased(tx, desk, fresh, first, done, Under(scopes, epochs, now_ms))
         left = [ticket for ticket in mine if ticket.key not in done.put]
         if left:
             done.put |= await tx.put_tickets(left, now_ms, first)

@@ -82,11 +82,11 @@ class Obedience:
                 self._said, self._said_ms = holds.revision, now_ms
 
     async def before_leading(self) -> None:
-        """Memory as the table stands now, and a word that this process lives, whatever etcd says of it so far: who changes a
-        hold at this moment either is read here, or hears of this process and waits for it."""
+        """A word that this process lives, whatever etcd says of it so far, and then memory as the table stands: a change that
+        is not read here comes after the word, so who makes it hears of this process and waits for it."""
         async with self._turn:
-            await self._follow()
             await self.rows.acknowledge(self.member_id, max(self._said, 0), self.clock.now_ms())
+            await self._follow()
 
     async def _follow(self) -> Holds:
         holds = await self.rows.in_force()

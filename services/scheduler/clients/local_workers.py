@@ -14,7 +14,7 @@ from libs.rpc.batcher import Batcher
 from libs.rpc.items import item_error
 from libs.rpc.values import check_value
 from services.scheduler import translate
-from services.scheduler.app.beat_attempts import beat_attempts, beat_stored
+from services.scheduler.app.beat_attempts import Beaten, StoredBeat, beat_attempts, beat_stored
 from services.scheduler.app.book import Book
 from services.scheduler.app.claim_attempts import ClaimDesk
 from services.scheduler.app.complete_attempts import Completion, complete_attempts
@@ -23,6 +23,7 @@ from services.scheduler.app.renew_leases import Renewed, renew_leases
 from services.scheduler.clients.tokens import LeaseTokens
 from services.scheduler.domain.asker import Asker
 from services.scheduler.domain.commits import Holder
+from services.scheduler.domain.lease import Answer
 from services.scheduler.ports import Ports
 
 T = TypeVar("T")
@@ -60,6 +61,11 @@ class LocalWorkers:
             lambda asks: renew_leases(control, book, asks), name="renew"
         )
 
+        # Without an etcd every beat comes here: one look for all that gathered, and beyond so many nobody looks.
+        self._stored: Batcher[StoredBeat, Answer] = Batcher(
+            lambda asks: beat_stored(control, asks), name="stored_beats", in_flight=1, max_batch=5_000, spacing_ms=50
+        )
+
     @property
     def draining(self) -> bool:
         """Whether claims are answered with nothing any more."""
@@ -72,7 +78,7 @@ class LocalWorkers:
     async def close(self) -> None:
         """Waits for batches under way."""
         self._desk.close()
-        for batcher in (self._complete, self._record, self._renew):
+        for batcher in (self._complete, self._record, self._renew, self._stored):
             await batcher.close()
 
     async def claim(self, request: pb.ClaimAttemptsRequest, who: Asker, wait_ms: int) -> list[pb.Lease]:
@@ -91,8 +97,10 @@ class LocalWorkers:
 
     async def heartbeat_stored(self, worker_id: str, beats: Sequence[pb.Heartbeat], who: Asker) -> list[pb.HeartbeatResult]:
         """Answers from the rows, for leases that no leader answers for."""
-        answers = await beat_stored(self._control, worker_id, who, [translate.beat(item) for item in beats])
-        return [translate.beat_result(item) for item in answers]
+        asks = [StoredBeat(worker_id, who, translate.beat(item)) for item in beats]
+        answers = await self._stored.submit_many(asks)
+        said = [Answer.UNKNOWN if isinstance(answer, Refusal) else answer for answer in answers]
+        return [translate.beat_result(Beaten(answer)) for answer in said]
 
     async def complete(self, items: Sequence[tuple[Holder, pb.Completion]]) -> list[pb.CompletionResult]:
         """Ends of attempts."""

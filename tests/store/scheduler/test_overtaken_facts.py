@@ -1,9 +1,16 @@
 """Facts that come early, late or were lost: withdrawals before their tickets, runs that launch does not know any more."""
 
+import asyncio
+from dataclasses import replace
+
+import pytest
+
 from libs.fence.values import GateValue
 from libs.kernel.epochs import Mode, StepFence
 from libs.kernel.ids import NIL
 from libs.pg import Database
+from libs.testkit.waiting import wait_until
+from services.scheduler.app.enqueue_tickets import enqueue_tickets
 from services.scheduler.app.revoke_tickets import revoke_tickets
 from services.scheduler.domain.ticket import End
 from services.scheduler.store.shards import SchedulerReads
@@ -70,3 +77,13 @@ class StaleIncarnation:
         self.incarnation = heard
         self.tx = db.tx
         self.fetch = db.fetch
+
+
+@pytest.mark.requirement("sched.fair")
+async def test_a_first_ticket_does_not_pass_a_better_one_of_its_delivery(field_: Field, one: Leader) -> None:
+    again = replace(field_.ticket(sequence=2), run_class=1)
+    first = replace(field_.ticket(), run_class=3)
+    poll = asyncio.create_task(one.desk.claim(one.ask(slots=1), 3_000))
+    await wait_until(lambda: one.desk.waiting)
+    assert await enqueue_tickets(one.ports, one.book, [first, again], one.desk) == ["", ""]
+    assert [granted.lease.run_id for granted in await poll] == [again.run_id]

@@ -6,7 +6,7 @@ import pytest
 
 from libs.pg import Database, Statement
 from libs.testkit import ManualClock
-from services.scheduler.app.decide_shares import SILENT_MS, Exchange
+from services.scheduler.app.decide_shares import FRESH_MS, SILENT_MS, Exchange
 from services.scheduler.app.usage import Usage
 from services.scheduler.domain.shares import Decided, Meter, Part, Policy
 from services.scheduler.store.shares import ShareStore
@@ -45,7 +45,7 @@ async def leads(leaders: list[Leader], name: str) -> None:
     await store._db.fetch(Statement("leads", "UPDATE shard SET holder = $1"), name)
 
 
-async def test_what_others_use_is_heard_with_their_projects_until_they_are_gone(leaders: list[Leader]) -> None:
+async def test_what_others_use_is_heard_with_their_projects_while_they_lead(leaders: list[Leader]) -> None:
     one, two, three = leaders
     one.uses("a", 3, 2.5)
     one.usage.projects[("a", "p")] = 3
@@ -57,14 +57,14 @@ async def test_what_others_use_is_heard_with_their_projects_until_they_are_gone(
     assert (two.usage.used("a").running, two.usage.used("a").average) == (4, 3.0)
     assert two.usage.of_project(("a", "p")) == 3
     assert one.usage.used("a").running == 3, "nobody hears himself"
-    await three.tell()
-    assert not await two.tell(SILENT_MS)
-    await three.tell()
+    await leads(leaders, "one")
+    assert not await two.tell(FRESH_MS)
     assert await two.tell(1)
-    assert two.usage.used("a").running == 1, "who is gone is not counted any more"
-    await one.tell()
+    assert two.usage.used("a").running == 3, "three leads nothing, so its leases are another's"
+    assert two.usage.used("a").average == 3.0, "it may only be slow"
+    await three.tell()
     await two.tell()
-    assert two.usage.used("a").running == 4, "one is back"
+    assert two.usage.used("a").running == 4, "it is back"
 
 
 @pytest.mark.requirement("sched.fair")
@@ -93,11 +93,11 @@ async def test_the_past_of_who_is_gone_is_taken_over_once_and_its_leases_are_not
         await other.tell()
         await other.tell(SILENT_MS)
     assert [other.usage.meters for other in (two, three)] == [{}, {}], "it may only be slow"
-    assert [other.usage.used("a").running for other in (two, three)] == [3, 3], "its leases live"
+    assert [other.usage.used("a").average for other in (two, three)] == [40.0, 40.0]
+    assert [other.usage.used("a").running for other in (two, three)] == [0, 0], "leases come with shards, not with reports"
     for other in (two, three):
         await other.tell(1)
     assert [other.usage.used("a").average for other in (two, three)] == [40.0, 0], "the first to notice has it, nobody else"
-    assert two.usage.used("a").running == 0, "leases come with shards, not with reports"
     await one.tell()
     await three.tell()
     assert three.usage.used("a").running == 3, "it was not gone after all"
