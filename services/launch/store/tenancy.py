@@ -6,7 +6,7 @@ from uuid import UUID
 
 from asyncpg import Record
 
-from libs.pg import Database, Queries
+from libs.pg import Database, Queries, Tx
 from services.launch.domain.admission import Account
 from services.launch.domain.facts import KeyRecord
 from services.launch.store import rows
@@ -60,8 +60,14 @@ class TenancyStore:
         return {row["key_id"] for row in found}
 
     async def keys_by_request(self, request_keys: Sequence[bytes]) -> dict[bytes, KeyRecord]:
-        """Keys that these requests have made."""
-        return {row["request_key"]: _key(row) for row in await self._db.fetch(_Q.keys_by_request, list(request_keys))}
+        """Keys that these requests have made; told only once what shows them is confirmed."""
+
+        async def work(tx: Tx) -> dict[bytes, KeyRecord]:
+            found = await tx.fetch(_Q.keys_by_request, list(request_keys))
+            await tx.prove()
+            return {row["request_key"]: _key(row) for row in found}
+
+        return await self._db.run(work)
 
     async def revoke_key(self, key_id: UUID, now_ms: int, by: str, tenant: str, project: str) -> KeyRecord | None:
         """The key as it stands, revoked; None where there is none of this tenant (empty: any) and project."""

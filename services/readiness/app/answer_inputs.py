@@ -54,6 +54,10 @@ async def through_root(reads: StepReads, ask: AnswerAsk, now_ms: int) -> AnswerA
     found = await reads.page_inputs(ask.run_id, (NIL, "", ""), MOST_LOOKED_AT)
     if any(one.run_id == ask.run_id for one in found):
         return ask
+    if len(found) >= MOST_LOOKED_AT:
+        raise invalid_field(
+            "run_id", f"has {MOST_LOOKED_AT} questions below it or more", "name the child that asks, step and slot"
+        )
     asking = [one for one in found if one.run_open and one.wait.state == WaitState.OPEN and not one.wait.overdue(now_ms)]
     only = asking or found
     if len(only) > 1:
