@@ -190,8 +190,10 @@ class Book:
             self.ready.remove(key)
         self.parked = {key: ready for key, ready in self.parked.items() if ready.shard not in gone}
         self.shelf.drop(gone)
-        for key in [key for key, lease in self.leases.items() if lease.shard in gone]:
-            self.forget(key)
+        moved = [lease for lease in self.leases.values() if lease.shard in gone]
+        for lease in moved:
+            self.forget(lease.key)
+        self.usage.moved(moved)
         self.awaited = {key for key in self.awaited if shard_of(key[0]) not in gone}
         self.unsure = {key for key in self.unsure if shard_of(key[0]) not in gone}
 

@@ -1,9 +1,10 @@
 """What operators ask about holds: place, release, list, and queues with the holds on them. Each change has its who and why.
 
 An answer says which processes act on the change: each writes down the revision it acts on, and the answer waits a moment for
-those that etcd names, and for those that spoke to the database lately and that etcd does not name yet: they read the table
-before this change, and may win a shard next. Can go wrong: a process that is away. It is named as one that has not acted; it
-may go on granting until it reads the table again, or until its leadership ends.
+those that etcd names, for those that the shards' rows name, whatever etcd says of them here, and for those that spoke to the
+database lately and that neither names yet: they read the table before this change, and may win a shard next. Can go wrong: a
+process that is away. It is named as one that has not acted; it may go on granting until it reads the table again, or until its
+leadership ends.
 """
 
 import asyncio
@@ -67,6 +68,10 @@ class HoldRows(Protocol):
 
     async def acknowledged(self, since_ms: int) -> Mapping[str, tuple[int, int]]:
         """Revision by process, and when it said so."""
+        ...
+
+    async def holders(self) -> Mapping[str, str]:
+        """Who leads some shard, as the shards' rows say, with its address: only it can commit a grant there."""
         ...
 
     async def extent(self, target: Target, since_ms: int) -> Extent:
@@ -176,7 +181,7 @@ class HoldDesk:
     async def _who(self, revision: int) -> list[Acting]:
         now_ms = self.clock.now_ms()
         said = await self.rows.acknowledged(now_ms - HEARD_MS)
-        members = self.members()
+        members = {**await self.rows.holders(), **self.members()}
         acting = [Acting(member, members[member], said.get(member, (-1, 0))[0] >= revision) for member in sorted(members)]
         unnamed = sorted(said.keys() - members.keys())
         late = [one for one in unnamed if said[one][0] < revision and now_ms - said[one][1] <= NEWCOMER_MS]

@@ -5,7 +5,8 @@ what they last reported. The error of a bound over all leaders is what they gran
 leader that dies with its tenants' past. Who finds its report out of date takes the averages over, once.
 """
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from libs.kernel.clock import Clock
@@ -18,8 +19,15 @@ from services.scheduler.domain.ticket import Key
 
 WEIGH_MS = 1_000
 """How old the capacity may be by which leases weigh."""
+MOVED_MS = 3_000
+"""How long leases of shards that were given away count here as well: until their new leader has said that it has them."""
 ROWS_MOST = 10_000
 """Tenants and projects of one report: those with the most."""
+
+
+def _bounds_of(lease: Lease) -> tuple[Project, Project]:
+    """What it counts against, besides its tenant's."""
+    return (lease.tenant, lease.project), user_of(lease.tenant, lease.launched_by)
 
 
 @dataclass(slots=True)
@@ -42,6 +50,8 @@ class Usage:
     capacity: Capacity = UNKNOWN
     heavy: dict[Key, Lease] = field(default_factory=dict)
     """Leases on shared workers that take more than a slot, by step."""
+    _moved: list[tuple[int, Counter[str], Counter[Project]]] = field(default_factory=list)
+    """Until when, by tenant, by project and user: leases that went with their shards."""
     _weigh_at_ms: int | None = None
     """When leases are weighed again; None: nobody declared that he has anything."""
 
@@ -59,6 +69,19 @@ class Usage:
         self._move(lease, -1, entering=0)
         self.gauges.ended(lease.contract.calls, lease.wants)
 
+    def moved(self, leases: Sequence[Lease]) -> None:
+        """These went with their shards. For a moment nobody says that they are his: a bound must not take them for ended."""
+        if leases:
+            tenants = Counter(lease.tenant for lease in leases)
+            bounds = Counter(bound for lease in leases for bound in _bounds_of(lease))
+            self._moved.append((self.clock.monotonic_ms() + MOVED_MS, tenants, bounds))
+
+    def _still_moving(self) -> list[tuple[int, Counter[str], Counter[Project]]]:
+        if self._moved:
+            now_ms = self.clock.monotonic_ms()
+            self._moved = [entry for entry in self._moved if entry[0] > now_ms]
+        return self._moved
+
     def _move(self, lease: Lease, by: int, entering: int) -> None:
         meter = self.meters.get(lease.tenant)
         if meter is None:
@@ -67,7 +90,7 @@ class Usage:
             self._move_heavy(meter, lease, by, entering)
         else:
             meter.move(by, self.clock.monotonic_ms(), self.decided.policy, entering=entering)
-        for bound in ((lease.tenant, lease.project), user_of(lease.tenant, lease.launched_by)):
+        for bound in _bounds_of(lease):
             self.projects[bound] = self.projects.get(bound, 0) + by
             if not self.projects[bound]:
                 del self.projects[bound]
@@ -109,6 +132,7 @@ class Usage:
             running += meter.running
             average += meter.now(self.clock.monotonic_ms(), self.decided.policy.half_life_ms)
             extra += meter.extra
+        running += sum(tenants[tenant] for _, tenants, _ in self._still_moving())
         return Used(running, average, extra=extra)
 
     def waiting_elsewhere(self, tenant: str) -> int:
@@ -122,7 +146,8 @@ class Usage:
 
     def of_project(self, name: Project) -> int:
         """Live leases of a project or user; those of other leaders only where it has a bound."""
-        return self.projects.get(name, 0) + self.projects_elsewhere.get(name, 0)
+        moving = sum(bounds[name] for _, _, bounds in self._still_moving())
+        return self.projects.get(name, 0) + self.projects_elsewhere.get(name, 0) + moving
 
     def standing(self, tenants: Collection[str]) -> Standing:
         """What a cycle for these tenants is told."""
@@ -146,13 +171,17 @@ class Usage:
         """What this process says to the others; who uses nothing and is forgotten is not named."""
         now_ms, half_life_ms = self.clock.monotonic_ms(), self.decided.policy.half_life_ms
         self.meters = {name: meter for name, meter in self.meters.items() if not meter.idle(now_ms, half_life_ms)}
-        waiting = self.waiting()
+        waiting, moving, bounds = self.waiting(), Counter[str](), Counter[Project](self.projects)
+        for _, of_tenants, of_bounds in self._still_moving():
+            moving += of_tenants
+            bounds += of_bounds
         tenants = [
-            Report(name, "", m.running, m.now(now_ms, half_life_ms), waiting=waiting.get(name, 0), extra=m.extra)
+            Report(name, "", m.running + moving[name], m.now(now_ms, half_life_ms), waiting=waiting.get(name, 0), extra=m.extra)
             for name, m in self.meters.items()
         ]
-        tenants += [Report(name, "", 0, 0.0, waiting=many) for name, many in waiting.items() if name not in self.meters]
-        bounded = [Report(*name, self.projects[name], 0.0) for name in self.decided.projects if name in self.projects]
+        others = {name: waiting.get(name, 0) for name in [*waiting, *moving] if name not in self.meters}
+        tenants += [Report(name, "", moving[name], 0.0, waiting=many) for name, many in others.items()]
+        bounded = [Report(*name, bounds[name], 0.0) for name in self.decided.projects if bounds[name]]
         return sorted([*tenants, *bounded], key=lambda r: (r.running, r.average, r.waiting), reverse=True)[:ROWS_MOST]
 
     def hear(self, reports: Iterable[Report]) -> None:

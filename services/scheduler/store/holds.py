@@ -88,6 +88,10 @@ class HoldStore:
         """Shard → create revision that its row confirmed last."""
         return {row["shard_id"]: row["revision"] for row in await self._db.fetch(_Q.read_confirmed)}
 
+    async def holders(self) -> Mapping[str, str]:
+        """Who leads some shard, as the shards' rows say, with its address."""
+        return {row["holder"]: row["address"] for row in await self._db.fetch(_Q.read_shard_holders)}
+
     async def extent(self, target: Target, since_ms: int) -> Extent:
         """What a hold of it stops."""
         names = (target.shard, target.tenant, target.project, target.handler, target.worker_id)

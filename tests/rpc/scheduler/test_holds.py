@@ -97,6 +97,22 @@ async def test_an_answer_waits_for_a_process_that_etcd_does_not_name_yet(world: 
 
 
 @pytest.mark.requirement("sched.switch")
+async def test_a_leader_that_etcd_does_not_name_here_is_waited_for_all_the_same(world: World) -> None:
+    one = await world.replica()
+    await world.ready(one, run_led_by(one))
+    await world.hand.execute("UPDATE shard SET holder = 'stopped', address = '127.0.0.1:9' WHERE shard_id = 17")
+    done = await put(one, QUEUE, "a")
+    assert {replica.member_id: replica.acted for replica in done.replicas if replica.member_id == "stopped"} == {
+        "stopped": False
+    }
+    assert [replica.acted for replica in done.replicas if replica.member_id != "stopped"] == [True]
+    await world.hand.execute(
+        "INSERT INTO hold_ack (member_id, revision, seen_ms) VALUES ('stopped', 1000, $1)", one.host.clock.now_ms()
+    )
+    assert all(replica.acted for replica in (await put(one, QUEUE, "a")).replicas)
+
+
+@pytest.mark.requirement("sched.switch")
 async def test_who_wins_a_shard_reads_the_holds_first(world: World) -> None:
     one = await world.replica()
     slow = await world.replica(led=0, notice_interval_ms=3_600_000)

@@ -7,9 +7,11 @@ import pytest
 from libs.pg import Database, Statement
 from libs.testkit import ManualClock
 from services.scheduler.app.decide_shares import FRESH_MS, SILENT_MS, Exchange
-from services.scheduler.app.usage import Usage
+from services.scheduler.app.usage import MOVED_MS, Usage
 from services.scheduler.domain.shares import Decided, Meter, Part, Policy
 from services.scheduler.store.shares import ShareStore
+from tests.store.scheduler.harness import Field
+from tests.store.scheduler.harness import Leader as Boss
 
 BOUNDED = Decided(1, Policy(), {}, {("a", "p"): Part(most_leases=5)})
 
@@ -124,3 +126,19 @@ async def test_a_clock_that_jumps_neither_silences_nor_revives(leaders: list[Lea
     await two.tell()
     assert two.usage.used("a").running == 3
     assert two.usage.used("a").average == pytest.approx(1.0)
+
+
+@pytest.mark.requirement("sched.fair")
+async def test_leases_that_went_with_their_shards_count_until_their_new_leader_has_said_so(field_: Field, one: Boss) -> None:
+    ticket = field_.ticket()
+    await one.enqueue(ticket)
+    (granted,) = await one.claim()
+    usage, bound = one.book.usage, ("a", "p")
+    usage.decided = BOUNDED
+    one.book.drop(range(64))
+    assert granted.lease.key not in one.book.leases
+    assert (usage.used("a").running, usage.of_project(bound)) == (1, 1)
+    assert {(said.tenant, said.project): said.running for said in usage.report()} == {("a", ""): 1, bound: 1}
+    field_.clock.advance(MOVED_MS)
+    assert (usage.used("a").running, usage.of_project(bound)) == (0, 0)
+    assert [said.running for said in usage.report() if said.running] == []

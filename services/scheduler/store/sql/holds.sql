@@ -53,6 +53,10 @@ ON CONFLICT (member_id) DO UPDATE SET revision = greatest(a.revision, excluded.r
 -- Which revision each process acts on, of those heard of since $1, and when it said so.
 SELECT member_id, revision, seen_ms FROM hold_ack WHERE seen_ms >= $1;
 
+-- name: read_shard_holders
+-- Who leads some shard: nobody else can commit a grant there.
+SELECT DISTINCT holder, address FROM shard WHERE holder <> '';
+
 -- name: sign_off
 -- A process that grants nothing any more.
 DELETE FROM hold_ack WHERE member_id = $1;
