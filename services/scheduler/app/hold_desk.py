@@ -8,6 +8,7 @@ leadership ends.
 """
 
 import asyncio
+import re
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
@@ -28,6 +29,7 @@ from services.scheduler.domain.holds import (
     target_of,
 )
 
+RUN_AND_STEP = re.compile("[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}/.")
 LOOK_S = 0.03
 HEARD_MS = 180_000
 """A process that said nothing for so long is not asked about."""
@@ -206,6 +208,13 @@ def _checked(ask: HoldAsk) -> Target:
 
 
 def _unknown(ask: HoldAsk) -> Refusal:
+    if ask.kind is HoldKind.QUEUE and RUN_AND_STEP.match(ask.name):
+        return Refusal(
+            Reason.NOT_FOUND,
+            f"no queue {ask.name!r} was seen here: it reads like a step of a run",
+            field="kind",
+            remedy="hold it as a step (`kind` STEP, `--step`)",
+        )
     return Refusal(
         Reason.NOT_FOUND,
         f"no {ask.kind.name.lower()} {ask.name!r} was seen here: it has no ticket, no live attempt and no worker",

@@ -155,6 +155,7 @@ def held(hold: Hold) -> Blocker:
     """A hold; who placed it is for operators and not said here."""
     kind = hold.kind.name.lower()
     undo = f"queue release {hold.name} --step" if hold.kind is HoldKind.STEP else f"{kind} release {hold.name}"
+    undo += " --reason WHY"
     return blocker(
         Block.HOLD,
         f"{kind} {hold.name} is held by an operator: {hold.reason}",
@@ -188,7 +189,7 @@ def _workers(line: Line, carriers: Sequence[Carrier], fitting: Sequence[Carrier]
     names = sorted({hold.name for c, hold in zip(large, stopped, strict=True) if c.tenant})
     what = ", ".join(names[:LABELS_SHOWN]) or "shared ones"
     text = f"every worker that could take it is held by an operator ({what}): {stopped[0].reason}"
-    remedy = f"release one: `runway worker release {names[0] if names else 'NAME'}`, or start another"
+    remedy = f"release one: `runway worker release {names[0] if names else 'NAME'} --reason WHY`, or start another"
     return [blocker(Block.HOLD, text, remedy=remedy, since_ms=stopped[0].at_ms, kind="worker", workers=len(large))]
 
 

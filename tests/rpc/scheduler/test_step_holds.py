@@ -117,3 +117,12 @@ async def test_a_dry_run_stores_nothing_and_what_is_no_step_is_refused(world: Wo
     assert (await put(replica, STEP, f"{run_id}/s")).extent.live_leases == 1, "what runs is seen too"
     (listed,) = (await control(replica).ListHolds(pb.ListHoldsRequest(kind=STEP))).holds
     assert listed.name == f"{run_id}/s"
+
+
+async def test_a_step_that_is_held_as_a_queue_is_told_apart(world: World) -> None:
+    one = await world.replica()
+    run_id = run_led_by(one)
+    await world.ready(one, run_id)
+    with pytest.raises(grpc.aio.AioRpcError) as no:
+        await put(one, pb.HOLD_KIND_QUEUE, f"{run_id}/s")
+    assert "reads like a step of a run" in str(no.value.details())
