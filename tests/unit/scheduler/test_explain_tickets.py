@@ -166,7 +166,7 @@ def test_holds_are_named_with_their_reason_and_nothing_else_is_needed() -> None:
     assert codes(found) == [Block.HOLD]
     assert "a bad build" in found.blockers[0].message
     assert "ann" not in str(found.blockers[0]), "who placed it is for operators"
-    assert found.blockers[0].remedy == "release it: `runway queue release a`"
+    assert found.blockers[0].remedy == "release it: `runway queue release a --reason WHY`"
 
 
 @pytest.mark.requirement("sched.capability")
