@@ -19,13 +19,13 @@ __all__ = ["key_file"]
 HELLO = "runway_sdk.examples.hello:flow"
 
 
-async def said(stack: Stack, *arguments: str, code: int) -> str:
-    """All that a command writes."""
+async def said(stack: Stack, *arguments: str, code: int | None) -> str:
+    """All that a command writes; `code` None: however it ends."""
     command = [str(BIN / "python"), "-m", "libs.cli.main", *arguments]
     done = await asyncio.to_thread(
         subprocess.run, command, cwd=ROOT, env=environ_of(stack), capture_output=True, text=True, timeout=60
     )
-    assert done.returncode == code, done.stdout + done.stderr
+    assert code is None or done.returncode == code, done.stdout + done.stderr
     return str(done.stdout + done.stderr)
 
 
@@ -63,7 +63,8 @@ async def test_a_worker_that_ended_in_order_is_gone_at_once(stack: Stack) -> Non
         return not any(row["worker_id"] == "leaves-1" for row in await listed(stack, "worker", "list"))
 
     await wait_until(gone, 20.0, what="a list without it")
-    checks = {row["check"]: row["detail"] for row in await listed(stack, "doctor")}
+    sick = await said(stack, "doctor", "-o", "json", code=None)  # other tests of this installation leave cases undecided
+    checks = {row["check"]: row["detail"] for row in json.loads(sick)}
     assert "at work" in checks["workers"]
     await stack.client.cancel(run.run_id)
 
