@@ -192,8 +192,23 @@ async def test_a_commit_whose_standby_did_not_confirm_is_unknown(short_folder: P
         await other.open()
         assert await count(other) == 0
         admin = await asyncpg.connect(server.url())
+        probe = await asyncpg.connect(server.url())
+        await probe.execute("CREATE TABLE probe (n int)")
+        cancel = "SELECT pg_cancel_backend(pid) FROM pg_stat_activity WHERE wait_event = 'SyncRep'"
         server.configure("synchronous_standby_names", "ghost")
-        await wait_until(lambda: admin.fetchval("SELECT current_setting('synchronous_standby_names') = 'ghost'"))
+
+        async def in_force() -> bool:
+            """Each backend, and who tells them whether to wait, reads the setting when it comes to it."""
+            writing = asyncio.ensure_future(probe.execute("INSERT INTO probe VALUES (1)"))
+            await asyncio.wait({writing}, timeout=0.5)
+            waits = not writing.done()
+            if waits:
+                await wait_until(lambda: admin.fetch(cancel))
+            await writing
+            return waits
+
+        await wait_until(in_force)
+        await probe.close()
 
         async def insert_in_transaction() -> None:
             async with db.tx() as tx:
@@ -206,7 +221,6 @@ async def test_a_commit_whose_standby_did_not_confirm_is_unknown(short_folder: P
 
         async def is_unknown(work: Awaitable[object]) -> None:
             task = asyncio.ensure_future(work)
-            cancel = "SELECT pg_cancel_backend(pid) FROM pg_stat_activity WHERE wait_event = 'SyncRep'"
             await wait_until(lambda: admin.fetch(cancel))
             with pytest.raises(Refusal) as refused:
                 await task
