@@ -54,18 +54,10 @@ class FailoverModel(Model[World]):
         "nothing-sent-again": "what an earlier incarnation acknowledged is sent again",
     }
 
-    costly = frozenset(
-        {
-            "nothing-sent-again",
-            "authority-of-the-lease",
-            "outcome-not-raised",
-            "raise-stamps",
-            "launch-acts-at-once",
-            "newer-token-is-refused",
-            "unread-gate-admits",
-            "launch-raises-nothing-anew",
-        }
-    )
+    costly = frozenset({
+        "nothing-sent-again", "authority-of-the-lease", "outcome-not-raised", "raise-stamps", "launch-acts-at-once",
+        "newer-token-is-refused", "unread-gate-admits", "launch-raises-nothing-anew",
+    })  # fmt: skip
 
     def initial(self) -> World:
         """One run, ready; the gateway knows nothing."""

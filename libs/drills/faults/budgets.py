@@ -71,7 +71,7 @@ async def budget_raced(stage: Stage) -> None:
                     with suppress(Refusal):  # a busy machine: it is asked again
                         rows = await ask(launch, SQL.descendants, [run.run_id])
                         below[run.run_id] = {str(row["run_id"]) for row in rows}
-                await asyncio.sleep(4 * LOOK_S)
+                await asyncio.sleep(4 * LOOK_S)  # between two looks at a provider and at rows that nobody signals
             stage.expect(
                 spent(run.run_id) == number, f"{run.run_id} made {spent(run.run_id)} dear calls with money for {number}"
             )
