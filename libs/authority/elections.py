@@ -26,7 +26,7 @@ from runway.internal.etcd.v1 import etcd_pb2 as pb
 
 from libs.authority.client import EtcdClient, EtcdUnavailable
 from libs.authority.session import Session
-from libs.authority.state import Board, Leader, value_of
+from libs.authority.state import Board, Leader, unforeseen, value_of
 from libs.kernel.clock import Clock
 from libs.kernel.ids import SHARDS
 
@@ -210,10 +210,13 @@ class ShardElections:
         while session.judge():
             version = self.board.version
             if self.board.synced and (self._resigned or self._member_id in self.board.members):
-                await self._drop_taken()
-                await self._delete(self._left())
-                await self._give_back_others()
-                await self._take(session)
+                try:
+                    await self._drop_taken()
+                    await self._delete(self._left())
+                    await self._give_back_others()
+                    await self._take(session)
+                except grpc.aio.AioRpcError as problem:  # keys that may be ours by now are found on the board, and given back
+                    unforeseen(problem)
             await self.board.newer(version, min(self._orphan_ms, self._ttl_ms) / 4_000)
 
     async def _drop_taken(self) -> None:

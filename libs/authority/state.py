@@ -7,13 +7,16 @@ winning is decided by etcd's compare and create, then by the shard's row.
 import asyncio
 import hashlib
 import json
+import logging
 from collections.abc import AsyncIterator, Collection
 from dataclasses import dataclass
 
+import grpc
 from runway.internal.etcd.v1 import etcd_pb2 as pb
 
 from libs.authority.client import Compacted, EtcdClient, EtcdUnavailable, Rewound, prefix_end
 
+_log = logging.getLogger("runway.authority")
 AGAIN_S = 0.1
 """Between a break of the watch and the next look at everything."""
 
@@ -45,6 +48,11 @@ def preferred(shard: int, members: Collection[str]) -> str | None:
 def value_of(member_id: str, address: str) -> bytes:
     """What a member's and a leader's key hold."""
     return json.dumps({"member": member_id, "address": address}, separators=(",", ":")).encode()
+
+
+def unforeseen(problem: grpc.aio.AioRpcError) -> None:
+    """etcd answered otherwise than that it is away: an alarm. It is asked again, and the session goes on."""
+    _log.error("etcd answers what nobody foresaw, and is asked again: %s %s", problem.code().name, problem.details())
 
 
 class Board:
@@ -120,6 +128,9 @@ class Board:
             try:
                 revision = await self._list(prefix)
             except EtcdUnavailable:
+                continue
+            except grpc.aio.AioRpcError as problem:  # no reason to give up what is led: the session says whether that is ours
+                unforeseen(problem)
                 continue
             if revision < self.revision:
                 raise Rewound(f"etcd is at revision {revision}, and {self.revision} was seen")

@@ -50,37 +50,44 @@ class Block(StrEnum):
 
 REMEDY: Mapping[Block, str] = {
     Block.RUN_DENIED: "cure what its failure names, then launch a new run",
-    Block.RUN_ENDED: "none: the outcome stands; launch a new run",
-    Block.RUN_CANCELLING: "none: a cancel cannot be taken back; launch a new run",
-    Block.RUN_PAUSED: "resume the run",
+    Block.RUN_ENDED: "none: the outcome stands; go on in a new run: `runway run retry RUN`, `runway run fork RUN --from STEP`",
+    Block.RUN_CANCELLING: "none: a cancel cannot be taken back; once it has ended, `runway run retry RUN` goes on in a new run",
+    Block.RUN_PAUSED: "resume it: `runway run resume RUN`",
     Block.RUN_NOT_BEGUN: "wait a moment; if it stays, look at `runway case stuck` for events that are not delivered",
-    Block.SCOPE_STOPPED: "whoever stopped it opens it again: `runway scope list`, `runway scope release`",
-    Block.STEP_OVER: "none: the step is over; launch a new run",
-    Block.NEEDS: "look at the steps it needs",
+    Block.SCOPE_STOPPED: "whoever stopped it opens it again: `runway scope list`, then `runway scope release KIND NAME "
+    "--reason WHY`",
+    Block.STEP_OVER: "none: it is over; once its run has ended, `runway run fork RUN --from STEP` runs it again in a new run",
+    Block.NEEDS: "look at the steps it needs: `runway explain RUN STEP`",
     Block.RETRY_BACKOFF: "wait; to try again less often or sooner, change the step's retry policy in a new version",
     Block.RECONCILIATION: "look at `runway case list`, and decide the case where no look-up does",
     Block.WAITS_FOR: "bring what it waits for",
-    Block.APPROVAL: "look at it and decide: `runway approval show ID`, `runway approval approve ID` or `deny ID`",
+    Block.APPROVAL: "look at it and decide: `runway approval show ID`, then `runway approval approve ID` or "
+    "`runway approval deny ID --reason WHY`",
     Block.UNDER_WAY: "wait a moment; if it stays, look at `runway case stuck` for events that are not delivered",
     Block.NO_LEADER: "wait some seconds; if it stays, look at `runway shard list` and whether etcd answers",
     Block.RAISE_PENDING: "wait a moment; if it stays, look whether the service named runs",
     Block.GATE_UNREAD: "wait a moment; if it stays, look whether launch answers",
-    Block.HOLD: "release it: `runway queue|shard|worker release`, of a step `runway queue release RUN/STEP --step`",
-    Block.NO_WORKER_CARRIES_BUILD: "start a worker with this very build of the workflow",
-    Block.NO_WORKER_HAS_LABELS: "start a worker with these labels, or take them out of the step in a new version",
-    Block.NO_WORKER_HAS_RESOURCES: "start a larger worker, or let the step take less in a new version",
-    Block.TENANT_QUOTA: "wait for leases to end, or raise the bound: `runway share put TENANT --most-leases N`",
-    Block.PROJECT_QUOTA: "wait for leases to end, or raise the bound: `runway share put TENANT/PROJECT --most-leases N`",
-    Block.USER_QUOTA: "wait for leases to end, or raise the bound: `runway share put TENANT --user NAME --most-leases N`",
+    Block.HOLD: "release it: `runway hold list`, `runway queue release NAME --reason WHY`, of a step with `--step`",
+    Block.NO_WORKER_CARRIES_BUILD: "start a worker with this very build of the workflow: `runway worker run MODULE:NAME`",
+    Block.NO_WORKER_HAS_LABELS: "start a worker with these labels: `runway worker run MODULE:NAME --label NAME`, or take them "
+    "out of the step in a new version",
+    Block.NO_WORKER_HAS_RESOURCES: "start a larger worker: `runway worker run MODULE:NAME --resource NAME=AMOUNT`, or let the "
+    "step take less in a new version",
+    Block.TENANT_QUOTA: "wait for leases to end, or raise the bound: `runway share put TENANT --most-leases N --reason WHY`",
+    Block.PROJECT_QUOTA: "wait for leases to end, or raise the bound: `runway share put TENANT/PROJECT --most-leases N "
+    "--reason WHY`",
+    Block.USER_QUOTA: "wait for leases to end, or raise the bound: `runway share put TENANT --user NAME --most-leases N "
+    "--reason WHY`",
     Block.NO_FREE_SLOT: "wait for attempts to end, or start more workers",
     Block.RESOURCES_IN_USE: "wait for attempts to end, or start more workers that have it",
-    Block.RESERVE: "wait, start more workers, or lower the reserve: `runway share policy --reserve N`",
-    Block.MIGRATION_CAP: "wait for idle slots, or raise the cap: `runway share policy --migration N`",
+    Block.RESERVE: "wait, start more workers, or lower the reserve: `runway share policy --reserve N --reason WHY`",
+    Block.MIGRATION_CAP: "wait for idle slots, or raise the cap: `runway share policy --migration N --reason WHY`",
     Block.ANSWER_FULL: "wait for the worker's next claim; hand large inputs on as artifacts",
-    Block.BUCKET_EMPTY: "wait until it fills, or raise the limit: `runway bucket list`, `runway bucket put`",
-    Block.SHARE: "wait, or give its tenant more weight: `runway share put TENANT --weight N`",
+    Block.BUCKET_EMPTY: "wait until it fills, or raise the limit: `runway bucket list`, "
+    "`runway bucket put KIND NAME --per-minute N --reason WHY`",
+    Block.SHARE: "wait, or give its tenant more weight: `runway share put TENANT --weight N --reason WHY`",
     Block.POSITION: "wait, or launch what is urgent with a higher priority",
-    Block.BUDGET_USED: "raise it: `runway budget raise`; calls that cost are refused until then",
+    Block.BUDGET_USED: "raise it: `runway budget raise RUN MICROS`; calls that cost are refused until then",
     Block.REVOKED: "none for this run: what was taken does not come back; launch a new run where it should be done",
 }
 """What takes each away, where nothing better is known."""

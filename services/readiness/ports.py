@@ -315,6 +315,10 @@ class StepReads(Protocol):
         """A run and its steps."""
         ...
 
+    async def read_waits(self, run_id: UUID, slots: Sequence[tuple[str, str]]) -> list[Wait]:
+        """What these steps wait for under these slots."""
+        ...
+
 
 @value(frozen=True, slots=True)
 class Ports:

@@ -16,7 +16,7 @@ from libs.runtime.service import Every, Loop
 from libs.telemetry.catalogue import LEASES_LIVE, TICKETS_WAITING
 from libs.telemetry.logs import get_logger
 from services.scheduler.app.acknowledge_raises import look_at_awaited
-from services.scheduler.app.book import Book, Heard
+from services.scheduler.app.book import Book
 from services.scheduler.app.claim_attempts import CLASS_NAMES, ClaimDesk
 from services.scheduler.app.decide_shares import Exchange, Shares, refresh
 from services.scheduler.app.expire_leases import Doubts, Expiry
@@ -24,6 +24,7 @@ from services.scheduler.app.explain_lost import reconsider_parked
 from services.scheduler.app.obey_gates import look_for_raises
 from services.scheduler.app.obey_holds import Obedience
 from services.scheduler.app.reclaim_slots import Reclaim
+from services.scheduler.app.roll import Heard, Left
 from services.scheduler.clients.leaders import Leaders
 from services.scheduler.domain.buckets import View
 from services.scheduler.domain.holds import Place
@@ -42,11 +43,11 @@ FORGET_INTERVAL_MS = 3_600_000
 class HouseKeeping(Protocol):
     """What is written down now and then."""
 
-    async def put_workers(self, workers: list[tuple[str, str, str, str, str, int, bool, str]]) -> None:
+    async def put_workers(self, workers: list[tuple[str, str, str, str, str, int, bool, str, str]]) -> None:
         """Workers seen."""
         ...
 
-    async def leave_workers(self, workers: Sequence[tuple[str, str, int]]) -> None:
+    async def leave_workers(self, workers: Sequence[tuple[str, str, int, str]]) -> None:
         """Workers that claim nothing more."""
         ...
 
@@ -73,7 +74,7 @@ BUCKETS_INTERVAL_MS = 500
 BUCKETS_WAKE_MS = 100
 
 
-def _worker_row(heard: Heard) -> tuple[str, str, str, str, str, int, bool, str]:
+def _worker_row(heard: Heard) -> tuple[str, str, str, str, str, int, bool, str, str]:
     handlers, capabilities = "\n".join(sorted(heard.handlers)), "\n".join(sorted(heard.capabilities))
     return (
         heard.tenant,
@@ -84,6 +85,7 @@ def _worker_row(heard: Heard) -> tuple[str, str, str, str, str, int, bool, str]:
         heard.seen_ms,
         heard.fleet,
         text_of(heard.resources),
+        heard.process.hex(),
     )
 
 
@@ -111,12 +113,12 @@ def loops(
             await look_at_awaited(control, book)
 
     noted: set[tuple[str, str]] = set()
-    told: dict[tuple[str, str], int] = {}
+    told: dict[tuple[str, str], Left] = {}
 
     async def note_workers() -> None:
         """New worker processes, and those that signed off, at once: people look for them when they start and when they end."""
-        gone = {name: at_ms for name, at_ms in book.left.items() if told.get(name) != at_ms}
-        await house.leave_workers([(*name, at_ms) for name, at_ms in sorted(gone.items())])
+        gone = {name: left for name, left in book.left.items() if told.get(name) != left}
+        await house.leave_workers([(*name, left.at_ms, left.process.hex()) for name, left in sorted(gone.items())])
         told.update(gone)
         noted.difference_update(gone)
         new = [heard for name, heard in book.workers.items() if name not in noted]
@@ -132,7 +134,7 @@ def loops(
         await house.forget_keys(now_ms - KEY_KEEP_MS)
         await house.forget_workers(now_ms - WORKER_KEEP_MS)
         book.workers = {name: w for name, w in book.workers.items() if w.seen_ms > now_ms - WORKER_KEEP_MS}
-        book.left = {name: at_ms for name, at_ms in book.left.items() if at_ms > now_ms - LEFT_KEEP_MS}
+        book.left = {name: left for name, left in book.left.items() if left.at_ms > now_ms - LEFT_KEEP_MS}
         for name in told.keys() - book.left.keys():
             del told[name]
 

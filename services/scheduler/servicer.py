@@ -195,20 +195,26 @@ class WorkerServicer(worker_service_pb2_grpc.WorkerServiceServicer):
         shards = [shard_of(uuid_from_text(said.run_id, "heartbeats.run_id")) for said in request.heartbeats]
         here, elsewhere = self._split(shards)
         results: dict[int, pb.HeartbeatResult] = {}
-        beats = [request.heartbeats[place] for place in here]
-        answers = self._local.heartbeat(request.worker_id, beats, who, leaving=request.leaving)
-        results |= dict(zip(here, answers, strict=True))
 
         def narrowed(places: Sequence[int]) -> pb.HeartbeatAttemptsRequest:
             said = [request.heartbeats[place] for place in places]
-            return pb.HeartbeatAttemptsRequest(worker_id=request.worker_id, heartbeats=said, leaving=request.leaving)
+            return pb.HeartbeatAttemptsRequest(
+                worker_id=request.worker_id, heartbeats=said, leaving=request.leaving, process=request.process
+            )
+
+        news = not request.heartbeats or not self._book.has_left(who.owner, request.worker_id, request.process)
+        mine = narrowed(here) if elsewhere else request
+        results |= dict(zip(here, self._local.heartbeat(mine, who), strict=True))
 
         def unknown(no: Refusal) -> pb.HeartbeatResult:
             return pb.HeartbeatResult(status=pb.LEASE_STATUS_UNKNOWN)
 
-        forwarded = await self._forward(
+        forwarding = self._forward(
             "heartbeat", elsewhere, shards, narrowed, pb.HeartbeatAttemptsResponse, unknown, who, BEAT_MS
         )
+        # Beside the beats, not after them: a leader that does not answer may cost more time than the worker waits.
+        telling = self._tell_leaving(request, who, elsewhere) if request.leaving and news else _nothing()
+        forwarded, _ = await asyncio.gather(forwarding, telling)
         results |= forwarded
         if unanswered := [place for place, said in results.items() if said.status == pb.LEASE_STATUS_UNKNOWN]:
             with suppress(Refusal, TimeoutError):  # nobody leads and no database answers: they stay unknown
@@ -216,14 +222,12 @@ class WorkerServicer(worker_service_pb2_grpc.WorkerServiceServicer):
                     unled = [request.heartbeats[place] for place in unanswered]
                     stored = await self._local.heartbeat_stored(request.worker_id, unled, who)
                 results |= dict(zip(unanswered, stored, strict=True))
-        if request.leaving:
-            await self._tell_leaving(request.worker_id, who, elsewhere)
         return pb.HeartbeatAttemptsResponse(results=[results[place] for place in range(len(shards))])
 
-    async def _tell_leaving(self, worker_id: str, who: Asker, told: Collection[str]) -> None:
-        """Every other leader hears that a worker claims nothing more: only people are told of it, so one that does not answer
-        is not asked again, and counts it until it was silent for long enough."""
-        request = pb.HeartbeatAttemptsRequest(worker_id=worker_id, leaving=True)
+    async def _tell_leaving(self, said: pb.HeartbeatAttemptsRequest, who: Asker, told: Collection[str]) -> None:
+        """Every other leader hears, once and at the end again, that a worker claims nothing more: only people are told of it,
+        so one that does not answer is not asked again, and counts it until it was silent for long enough."""
+        request = pb.HeartbeatAttemptsRequest(worker_id=said.worker_id, leaving=True, process=said.process)
         others = {address: led for address, led in self._leaders.by_address(range(SHARDS)).items() if address not in told}
         asked = [
             self._leaders.forward(address, "heartbeat", request, pb.HeartbeatAttemptsResponse, led, who, deadline_ms=BEAT_MS)
@@ -338,6 +342,10 @@ class WorkerServicer(worker_service_pb2_grpc.WorkerServiceServicer):
         for part in await asyncio.gather(*(one(address, places) for address, places in elsewhere.items())):
             results |= part
         return results
+
+
+async def _nothing() -> None:
+    """Where nobody is to be told."""
 
 
 def _or_nothing(task: "asyncio.Task[list[pb.Lease]]") -> list[pb.Lease]:

@@ -30,6 +30,7 @@ from services.scheduler.clients.explanations import Explanations
 from services.scheduler.clients.local_workers import LocalWorkers
 from services.scheduler.domain.asker import Asker
 from services.scheduler.domain.commits import GateState, Holder
+from services.scheduler.domain.holds import HoldKind
 from services.scheduler.domain.resources import parse
 from services.scheduler.domain.ticket import Key
 
@@ -140,11 +141,16 @@ class SchedulerServicer(scheduler_service_pb2_grpc.SchedulerServiceServicer):
                 resources=dict(parse(row["resources"])),
                 leaving=row["leaving"],
                 silent_for=_silence(row, now_ms),
+                held_because=self._held_because(f"{caller.tenant}/{row['worker_id']}"),
             )
             for row in found[:size]
         ]
         token = found[size - 1]["worker_id"] if len(found) > size else ""
         return pb.ListWorkersResponse(workers=workers, next_page_token=token)
+
+    def _held_because(self, name: str) -> str:
+        hold = self._book.shelf.holds.of(HoldKind.WORKER, name)
+        return hold.reason if hold is not None else ""
 
     async def ListAttempts(self, request: pb.ListAttemptsRequest, context: Any) -> pb.ListAttemptsResponse:
         """See the contract."""
@@ -196,8 +202,7 @@ class InternalServicer(scheduler_internal_pb2_grpc.SchedulerInternalServiceServi
                 return worker_pb.ClaimAttemptsResponse(leases=leases)
             case "heartbeat":
                 beats = _read(worker_pb.HeartbeatAttemptsRequest(), said.request)
-                results = self._local.heartbeat(beats.worker_id, beats.heartbeats, who, leaving=beats.leaving)
-                return worker_pb.HeartbeatAttemptsResponse(results=results)
+                return worker_pb.HeartbeatAttemptsResponse(results=self._local.heartbeat(beats, who))
             case "complete":
                 ends = _read(worker_pb.CompleteAttemptsRequest(), said.request)
                 done = await self._local.complete(await self._held(ends.completions, who))

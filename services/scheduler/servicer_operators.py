@@ -122,9 +122,9 @@ class ControlServicer(control_service_pb2_grpc.ControlServiceServicer):
                 raise invalid_field("page_token", "is of no page of this list", "send the token of the page before")
             after = (parts[0], parts[1], parts[2])
         found = await self._holds.queues(request.name, after, size + 1)
-        last = found[size - 1][0] if len(found) > size else None
+        last = found[size - 1].row if len(found) > size else None
         token = f"{last.tenant}\n{last.project}\n{last.handler}" if last is not None else ""
-        return pb.ListQueuesResponse(queues=[translate_operators.queue(*item) for item in found[:size]], next_page_token=token)
+        return pb.ListQueuesResponse(queues=[translate_operators.queue(item) for item in found[:size]], next_page_token=token)
 
 
 def _ask(request: pb.PutHoldRequest | pb.ReleaseHoldRequest) -> HoldAsk:

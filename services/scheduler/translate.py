@@ -175,6 +175,7 @@ def claim(request: pb.ClaimAttemptsRequest, who: Asker, most_bytes: int = 2**62)
         free=free,
         total=amounts(total),
         total_slots=request.total_slots,
+        process=request.process,
     )
 
 

@@ -3,7 +3,6 @@
 Can go wrong: a page token that is none of ours. It is refused by name.
 """
 
-from collections.abc import Sequence
 from uuid import UUID
 
 from google.protobuf.timestamp_pb2 import Timestamp
@@ -12,8 +11,8 @@ from runway.scheduler.v1 import control_service_pb2 as control
 from libs.kernel.ids import NIL, uuid_from_text
 from libs.kernel.refusal import invalid_field
 from services.scheduler.app.hand_over import Move
-from services.scheduler.app.hold_desk import Acting
-from services.scheduler.domain.holds import Extent, Hold, QueueRow
+from services.scheduler.app.hold_desk import Acting, Described
+from services.scheduler.domain.holds import Extent, Hold
 from services.scheduler.domain.ticket import Key, Recorded
 from services.scheduler.translate import duration, timestamp
 
@@ -56,8 +55,9 @@ def move(item: Move) -> control.ShardMove:
     )
 
 
-def queue(row: QueueRow, holds: Sequence[Hold]) -> control.Queue:
+def queue(found: Described) -> control.Queue:
     """A queue with the holds on it."""
+    row = found.row
     return control.Queue(
         tenant=row.tenant,
         project=row.project,
@@ -66,7 +66,8 @@ def queue(row: QueueRow, holds: Sequence[Hold]) -> control.Queue:
         oldest_at=timestamp(row.oldest_ms),
         live_leases=row.live,
         workers=row.workers,
-        holds=[hold(item) for item in holds],
+        holds=[hold(item) for item in found.holds],
+        step_holds=[hold(item) for item in found.step_holds],
     )
 
 

@@ -64,7 +64,7 @@ async def test_people_decide_by_the_command_line_and_the_gateway_dies_between(
     again = json.loads(await runway(stack, "approval", "approve", approval, "-o", "json"))
     assert again["replayed"] is True
     await runway(stack, "approval", "deny", approval, code=1)
-    back = json.loads(await runway(stack, "approval", "withdraw", approval, "--reason", "late", "-o", "json"))
+    back = json.loads(await runway(stack, "approval", "withdraw", approval, "--reason", "late", "-o", "json", code=1))
     assert back["outcome"] == "already_consumed"
     log = (stack.folder / "stack.log").read_bytes()
     assert key_file.read_bytes().splitlines()[1] not in log

@@ -1,6 +1,7 @@
 """What operators type at night, against a whole installation: each verb once as it should go, and where it is refused."""
 
 import json
+import re
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -122,6 +123,11 @@ async def test_a_drained_worker_gets_nothing_and_what_waits_is_described(stack: 
         assert drained["changed"]
         assert drained["replicas"]
         assert all(replica["acted"] for replica in drained["replicas"]), "every scheduler says that it acts on it"
+        (row,) = [row for row in await told(runway, "worker", "list", *JSON) if row["worker_id"] == "drained-by-hand"]
+        assert (row["state"], row["labels"], row["region"]) == ("drained by an operator: a test", "", "")
+        listed = await runway("hold", "list")
+        assert not {"HOLD_KIND", "HOLD_MODE"} & {*re.findall("HOLD_[A-Z]+", listed)}, "people do not read enums"
+        assert worker in listed
         run = await stack.client.launch("enduring", {"stays": False})
 
         async def described() -> list[dict[str, Any]]:
@@ -131,6 +137,10 @@ async def test_a_drained_worker_gets_nothing_and_what_waits_is_described(stack: 
         (row,) = await wait_until(described, timeout_s=30, what="a queue with something in it")
         assert (row["tenant"], row["project"], int(row["waiting"]), int(row["live_leases"])) == (run.tenant, run.project, 1, 0)
         assert row["oldest_at"]
+        held = f"{run.run_id}/{endure.key}"
+        await runway("queue", "hold", held, "--step", *WHY)
+        assert f"held step: {held} (a test)" in await runway("queue", "describe", run.tenant)
+        await runway("queue", "release", held, "--step", *WHY)
         assert await stack.client.attempts(run.run_id) == []
         await runway("worker", "release", worker, *WHY)
         assert (await stack.client.wait(run.run_id, settled=True, timeout_s=30)).outcome == "succeeded"

@@ -66,6 +66,7 @@ async def test_a_worker_that_ended_in_order_is_gone_at_once(stack: Stack) -> Non
     sick = await said(stack, "doctor", "-o", "json", code=None)  # other tests of this installation leave cases undecided
     checks = {row["check"]: row["detail"] for row in json.loads(sick)}
     assert "at work" in checks["workers"]
+    assert f"runway explain {run.run_id}" in checks["work without a worker"]
     await stack.client.cancel(run.run_id)
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from libs.cli.output import FORM, Form, one_of, plain, run_async, say, short, show_one, show_rows, wrong_usage
+from libs.cli.output import EXIT_REFUSED, FORM, Form, one_of, plain, run_async, say, short, show_one, show_rows, wrong_usage
 
 if TYPE_CHECKING:
     from runway_sdk import ApproverKey, Client
@@ -178,15 +178,20 @@ def deny(
 
 @approval_app.command()
 def withdraw(approval_id: str = APPROVAL, reason: str = typer.Option(..., help="why; it is kept"), form: Form = FORM) -> None:
-    """Takes an approval back; the answer says whether that came before its use. The run fails."""
+    """Takes an approval back: the run fails. Exit 1 where that came too late, its call having been let through."""
 
-    async def work() -> None:
+    async def work() -> int:
         from runway.launch.v1 import approval_service_pb2 as pb
 
         async with reviewers() as client:
             done = await client.approvals.withdraw(approval_id, reason)
         outcome = short(pb.WithdrawalOutcome.Name(done.outcome), "WITHDRAWAL_OUTCOME_")
         _show(done.approval, form, outcome=outcome)
+        if done.outcome == pb.WITHDRAWAL_OUTCOME_WITHDRAWN:
+            return 0
+        run_id = done.approval.run_id
+        say(f"too late: its call had been let through. `runway effect list {run_id}` shows what came of it; the run goes on")
+        return EXIT_REFUSED
 
     run_async(work)
 

@@ -6,7 +6,7 @@ import typer
 
 from libs.cli.commands.things import shard_app, worker_app
 from libs.cli.operating import actor, operators
-from libs.cli.output import FORM, Form, plain, rows_of, run_async, say, show_one, show_rows, wrong_usage
+from libs.cli.output import FORM, Form, plain, rows_of, run_async, say, short, show_one, show_rows, wrong_usage
 
 queue_app = typer.Typer(help="Queues: a tenant, a project (`tenant/project`) or a handler.", no_args_is_help=True)
 hold_app = typer.Typer(help="What is held back.", no_args_is_help=True)
@@ -20,6 +20,7 @@ STEP = typer.Option(
 )
 SHARD, QUEUE, WORKER, ONE_STEP = 1, 2, 3, 4
 HOLD, DRAIN = 1, 2
+KIND, MODE = "HOLD_KIND_", "HOLD_MODE_"
 
 
 def _who_acts(replicas: list[dict[str, Any]]) -> None:
@@ -28,6 +29,11 @@ def _who_acts(replicas: list[dict[str, Any]]) -> None:
         say(f"{replica['address'] or replica['member_id']} has not said yet that it acts on this")
     if replicas and not late:
         say(f"{len(replicas)} of {len(replicas)} scheduler processes act on it")
+
+
+def _words(hold: dict[str, Any]) -> dict[str, str]:
+    """For people, who do not read enums."""
+    return {"kind": short(hold["kind"], KIND), "mode": short(hold["mode"], MODE)}
 
 
 def _show(answer: Any, form: Form, *, dry_run: bool) -> None:
@@ -40,7 +46,7 @@ def _show(answer: Any, form: Form, *, dry_run: bool) -> None:
         say("dry run: nothing was changed; this is what it would do")
     hold, extent = row["hold"], row["extent"]
     names = ("hold_id", "kind", "name", "mode", "reason", "actor", "released_by")
-    show_one({name: hold[name] for name in names} | extent, form)
+    show_one({name: hold[name] for name in names} | _words(hold) | extent, form)
     if not dry_run:
         _who_acts(row["replicas"])
 
@@ -93,10 +99,16 @@ def list_holds(released: bool = typer.Option(False, "--all", help="also released
                 if not token:
                     break
         columns = ["hold_id", "kind", "name", "mode", "actor", "placed_at", "reason", *(["released_by"] if released else [])]
-        show_rows(holds, columns, form)
+        show_rows([hold | _words(hold) for hold in holds] if form is Form.text else holds, columns, form)
         _who_acts(replicas)
 
     run_async(work)
+
+
+def _named(hold: dict[str, Any]) -> str:
+    """A hold in a few words."""
+    kind, mode = short(hold["kind"], KIND), short(hold["mode"], MODE)
+    return f"{'drained' if mode == 'drain' else 'held'}{' step' if kind == 'step' else ''}: {hold['name']} ({hold['reason']})"
 
 
 @queue_app.command("describe")
@@ -115,7 +127,7 @@ def describe_queue(name: str = typer.Argument("", help="only this one"), form: F
                 if not token:
                     break
         if form is Form.text:
-            rows = [row | {"holds": ", ".join(hold["name"] for hold in row["holds"])} for row in rows]
+            rows = [row | {"holds": ", ".join(map(_named, [*row["holds"], *row["step_holds"]]))} for row in rows]
         columns = ["tenant", "project", "handler", "waiting", "oldest_at", "live_leases", "workers", "holds"]
         show_rows(rows, columns, form)
 

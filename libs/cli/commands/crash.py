@@ -100,16 +100,12 @@ def _words(words: list[str], given: str) -> tuple[str, str]:
 
 
 def _function(name: str) -> Callable[[Any], Any]:
-    import importlib
-    import os
-    import sys
+    from runway_sdk.loading import LoadError, load
 
-    module, _, attribute = name.partition(":")
-    sys.path.insert(0, os.getcwd())
     try:
-        found = getattr(importlib.import_module(module), attribute)
-    except (ImportError, AttributeError, ValueError) as error:
-        wrong_usage(f"--compare {name}: {error}")
+        found = load(name, "compare", what="a function")
+    except LoadError as error:
+        wrong_usage(f"--compare {error}")
     if not callable(found):
         wrong_usage(f"--compare {name} is no function")
     return found  # type: ignore[no-any-return]

@@ -10,6 +10,10 @@ import typer
 from libs.cli.commands.things import worker_state
 from libs.cli.operating import stuck_work
 from libs.cli.output import EXIT_REFUSED, FORM, Form, run_async, show_rows
+from libs.cli.unfit import unfit_work
+
+STATES = {"draining": "draining", "drained": "drained by operators", "silent": "silent"}
+"""By the first word of a worker's state."""
 
 
 def dev(
@@ -76,9 +80,10 @@ def doctor(form: Form = FORM) -> None:
                 states = Counter(worker_state(worker).split()[0] for worker in await client.workers())
                 told = [
                     f"{states['at']} at work",
-                    *(f"{states[name]} {name}" for name in ("draining", "silent") if states[name]),
+                    *(f"{states[name]} {text}" for name, text in STATES.items() if states[name]),
                 ]
                 rows.append({"check": "workers", "ok": True, "detail": ", ".join(told)})
+                rows.append(await unfit_work(client))
                 answer = await stuck_work()
                 kinds = sorted({item.kind for item in answer.items})
                 fine = not answer.items and not answer.unreachable

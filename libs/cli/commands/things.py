@@ -1,7 +1,7 @@
 """`runway workflow|effect|case|shard|worker …`: what is there, and the few things to do about it."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import typer
 
@@ -25,6 +25,9 @@ if TYPE_CHECKING:
     from runway.scheduler.v1.scheduler_service_pb2 import Worker
     from runway_sdk import Workflow
 
+REGION = "region:"
+"""What the label of a region begins with."""
+
 workflow_app = typer.Typer(help="Workflow versions.", no_args_is_help=True)
 effect_app = typer.Typer(help="The effect ledger.", no_args_is_help=True)
 case_app = typer.Typer(help="Effects whose outcome is unknown.", no_args_is_help=True)
@@ -32,20 +35,28 @@ shard_app = typer.Typer(help="The scheduler's shards.", no_args_is_help=True)
 worker_app = typer.Typer(help="Worker processes.", no_args_is_help=True)
 
 
-def _load(name: str) -> "Workflow":
-    """The workflow of that name; what is none is wrong usage. An error inside the module is its author's to see whole."""
+VERBOSE = typer.Option(False, "--verbose", help="an error of the workflow's module with the whole traceback")
+
+
+def _load(name: str, verbose: bool) -> "Workflow":
+    """The workflow of that name. What is none is wrong usage, as is a module with a flaw: its place is said, or all of it."""
+    import traceback
+
     from runway_sdk.serve import load_workflow
 
     try:
-        return load_workflow(name)
+        return load_workflow(name, verbose=verbose)
     except SystemExit as error:
         wrong_usage(str(error))
+    except Exception:
+        wrong_usage(traceback.format_exc().rstrip())
 
 
 @workflow_app.command()
 def publish(
     workflow: str = typer.Argument(help="MODULE:NAME of a workflow, for example my_flows:flow"),
     validate_only: bool = typer.Option(False, help="check, store nothing"),
+    verbose: bool = VERBOSE,
     form: Form = FORM,
 ) -> None:
     """Publishes a workflow; equal content is the same version."""
@@ -53,7 +64,7 @@ def publish(
     async def work() -> None:
         from runway_sdk import Client
 
-        found = _load(workflow)
+        found = _load(workflow, verbose)
         async with Client() as client:
             answer = await client.publish(found, validate_only=validate_only)
         version = answer.version
@@ -184,7 +195,16 @@ def worker_state(worker: "Worker") -> str:
     """How it is with a worker, in words."""
     if worker.HasField("silent_for"):
         return f"silent for {span(worker.silent_for.ToMilliseconds())}"
-    return "draining" if worker.leaving else "at work"
+    if worker.leaving:
+        return "draining"
+    return f"drained by an operator: {worker.held_because}" if worker.held_because else "at work"
+
+
+def _worker_row(worker: "Worker") -> dict[str, Any]:
+    regions = [label.removeprefix(REGION) for label in worker.capabilities if label.startswith(REGION)]
+    labels = [label for label in worker.capabilities if not label.startswith(REGION)]
+    more = {"state": worker_state(worker), "labels": ", ".join(labels), "region": ", ".join(regions)}
+    return plain(worker) | more
 
 
 @worker_app.command("list")
@@ -196,8 +216,8 @@ def list_workers(form: Form = FORM) -> None:
 
         async with Client() as client:
             found = await client.workers()
-        rows = [row | {"state": worker_state(worker)} for row, worker in zip(rows_of(found), found, strict=True)]
-        show_rows(rows, ["worker_id", "state", "fleet", "live_leases", "last_seen", "resources", "handlers"], form)
+        columns = ["worker_id", "state", "fleet", "live_leases", "last_seen", "labels", "region", "resources", "handlers"]
+        show_rows([_worker_row(worker) for worker in found], columns, form)
 
     run_async(work)
 
@@ -212,12 +232,13 @@ def run_worker(
     resource: list[str] = typer.Option(
         [], help="NAME=AMOUNT that steps may take besides slots, for example gpu=2; again for more"
     ),
+    verbose: bool = VERBOSE,
 ) -> None:
     """Runs a worker here until Ctrl-C; the first drains, the second ends at once."""
     from runway_sdk import serve
 
     for name in workflows:
-        _load(name)
+        _load(name, verbose)
     more = [*(["--profile", str(profile)] if profile else []), *(f"--resource={one}" for one in resource)]
     more += [*(f"--label={one}" for one in label), *([f"--region={region}"] if region else [])]
     serve.main([*workflows, "--slots", str(slots), *more])

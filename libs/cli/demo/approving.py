@@ -3,6 +3,7 @@ of his own that lives as long as the demo.
 """
 
 import asyncio
+from collections.abc import Callable
 from typing import Any
 
 from runway_sdk import ApproverKey, Client
@@ -46,5 +47,16 @@ async def _asked(client: Client, run_id: str) -> Any:
 
 async def _said_yes(reporter: Reporter, what: str) -> bool:
     reporter.close()  # the question needs the line for itself
-    answer = await asyncio.to_thread(input, f"approve {what}? [y/N] ")
-    return answer.strip().lower() in ("y", "yes")
+    return await asyncio.to_thread(yes_or_no, f"approve {what}? [y/N] ", input)
+
+
+def yes_or_no(question: str, ask: Callable[[str], str]) -> bool:
+    """A person's answer, asked again where it is neither; nothing, or the end of what is typed, is a no."""
+    while True:
+        try:
+            said = ask(question).strip().lower()
+        except EOFError:
+            return False
+        if said in ("y", "yes", "n", "no", ""):
+            return said in ("y", "yes")
+        question = f"{said!r} is neither yes nor no; type y or n: "

@@ -17,12 +17,12 @@ SIGN_OFF_S = 1.0
 """How long a worker that ends waits for who hears of it."""
 
 
-async def sign_off(target: Target, worker_id: str) -> None:
-    """Tells a scheduler, which tells the others."""
+async def sign_off(target: Target, worker_id: str, process: bytes = b"") -> None:
+    """Tells a scheduler, which tells the others. `process`: which of that name it is."""
     alone = Connection(target, alone=True)
     stub = worker_service_pb2_grpc.WorkerServiceStub(alone.control("scheduler"))
     try:
-        request = pb.HeartbeatAttemptsRequest(worker_id=worker_id, leaving=True)
+        request = pb.HeartbeatAttemptsRequest(worker_id=worker_id, leaving=True, process=process)
         await alone.call(stub.HeartbeatAttempts, request, timeout_s=SIGN_OFF_S)
     except RunwayError as error:
         log.debug("nobody heard that this worker ends: %s", error)

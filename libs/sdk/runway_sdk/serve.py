@@ -7,7 +7,6 @@ import argparse
 import asyncio
 import base64
 import gc
-import importlib
 import json
 import logging
 import os
@@ -21,22 +20,17 @@ from runway.scheduler.v1 import worker_service_pb2 as pb
 
 from runway_sdk.connection import find_target, read_profile
 from runway_sdk.errors import RunwayError
+from runway_sdk.loading import LoadError, load
 from runway_sdk.worker import Worker
-from runway_sdk.workflow import Workflow, WorkflowError
+from runway_sdk.workflow import Workflow
 
 
-def load_workflow(name: str) -> Workflow:
-    """The workflow that `module:attribute` names; the attribute defaults to `flow`."""
-    module, _, attribute = name.partition(":")
-    if not all(part.isidentifier() for part in module.split(".")):
-        raise SystemExit(f"{name} is no module; name a workflow as MODULE:NAME, for example my_flows:flow for my_flows.py here")
-    sys.path.insert(0, os.getcwd())
+def load_workflow(name: str, *, verbose: bool = False) -> Workflow:
+    """The workflow that `module:attribute` names, by default `flow`. `verbose`: an error of the module as it is."""
     try:
-        found = getattr(importlib.import_module(module), attribute or "flow")
-    except (ImportError, AttributeError) as error:
-        raise SystemExit(f"{name}: {error}; a workflow is MODULE:NAME, its module in this folder or installed") from None
-    except WorkflowError as error:
-        raise SystemExit(f"{name}: {error}") from None
+        found = load(name, verbose=verbose)
+    except LoadError as error:
+        raise SystemExit(str(error)) from None
     if not isinstance(found, Workflow):
         raise SystemExit(f"{name} is a {type(found).__name__}, not a workflow; name one as MODULE:NAME")
     return found
@@ -133,10 +127,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--region", default="", metavar="NAME", help="where it stands, for steps that must run there")
     parser.add_argument("--worker-id", default="", help="name of this process, for people")
     parser.add_argument("--profile", type=Path, help="profile file of an installation")
+    parser.add_argument("--verbose", action="store_true", help="errors of the workflow's module with the whole traceback")
     parser.add_argument("--record-leases", type=Path, help=argparse.SUPPRESS)
     given = parser.parse_args(arguments)
     logging.basicConfig(level=os.environ.get("RUNWAY_LOG_LEVEL", "WARNING"), format="%(asctime)s %(name)s %(message)s")
-    workflows = [load_workflow(name) for name in given.workflows]
+    workflows = [load_workflow(name, verbose=given.verbose) for name in given.workflows]
     try:
         target = read_profile(given.profile) if given.profile else find_target()
         worker = Worker(

@@ -83,6 +83,7 @@ class Worker:
         on_lease: Callable[[pb.Lease], None] | None = None,
     ) -> None:
         self.worker_id = worker_id or f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(3)}"
+        self._process = secrets.token_bytes(16)  # another process may bear this name, which a person may give
         self._target = target or find_target()
         self._slots = slots
         self._capabilities = (*capabilities, *region_label(region))
@@ -112,13 +113,13 @@ class Worker:
             await self._claim()
             running = [live.task for live in self._live.values()]
             if running:
-                leaving = asyncio.create_task(sign_off(self._target, self.worker_id))
+                leaving = asyncio.create_task(sign_off(self._target, self.worker_id, self._process))
                 await asyncio.wait(running)
                 await leaving
         finally:
             beating.cancel()
             if self._draining.is_set():
-                await sign_off(self._target, self.worker_id)
+                await sign_off(self._target, self.worker_id, self._process)
             for live in list(self._live.values()):
                 live.task.cancel()
             await asyncio.gather(beating, *(live.task for live in list(self._live.values())), return_exceptions=True)
@@ -150,6 +151,7 @@ class Worker:
                 capabilities=self._capabilities,
                 wait=Duration(seconds=CLAIM_WAIT_S),
                 total_slots=self._slots,
+                process=self._process,
             )
             if self._resources:
                 self._say_what_is_free(request)
@@ -359,7 +361,9 @@ class Worker:
             )
             for live in due
         ]
-        request = pb.HeartbeatAttemptsRequest(worker_id=self.worker_id, heartbeats=beats, leaving=self._draining.is_set())
+        request = pb.HeartbeatAttemptsRequest(
+            worker_id=self.worker_id, heartbeats=beats, leaving=self._draining.is_set(), process=self._process
+        )
         tokens = [live.holder.token for live in due]
         shortest = min(live.interval_s for live in self._live.values() or due)  # a silent call delays the beats of all
         try:

@@ -6,6 +6,7 @@ later, and makes successors' tickets known later than the scheduler that made th
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from uuid import UUID
 
 from libs.fence.grants import revoked_of
 from libs.kernel.blockers import Block, Blocker, Estimate, Position, blocker
@@ -68,22 +69,35 @@ def of_run(run: Run) -> list[Blocker]:
         why = run.failure.message if run.failure else "no reason is kept"
         found.append(blocker(Block.RUN_DENIED, f"it was refused when it was launched: {why}", since_ms=run.created_ms))
     elif head.state == RunState.CANCELLING or (head.state == RunState.CLOSING and head.outcome == "cancelled"):
-        found.append(blocker(Block.RUN_CANCELLING, "it is being cancelled: what lives is ended, nothing new begins"))
+        text = "it is being cancelled: what lives is ended, nothing new begins"
+        remedy = f"none: a cancel cannot be taken back; once it has ended, {_again(head.run_id)}"
+        found.append(blocker(Block.RUN_CANCELLING, text, remedy=remedy))
     elif head.state in DECIDED:
         how = f"its outcome is decided: {head.outcome}"
         if run.failure is not None:
             how += f" ({run.failure.message})"
-        found.append(blocker(Block.RUN_ENDED, how, since_ms=run.finished_ms, outcome=head.outcome))
+        remedy = f"none: the outcome stands; {_again(head.run_id)}"
+        found.append(blocker(Block.RUN_ENDED, how, remedy=remedy, since_ms=run.finished_ms, outcome=head.outcome))
     elif head.state in (RunState.PAUSING, RunState.PAUSED):
         how = "is paused" if head.state == RunState.PAUSED else "is being paused"
-        found.append(blocker(Block.RUN_PAUSED, f"it {how}: nothing new of it begins"))
+        remedy = f"resume it: `runway run resume {head.run_id}`"
+        found.append(blocker(Block.RUN_PAUSED, f"it {how}: nothing new of it begins", remedy=remedy))
     if head.state in OPEN and 0 < head.budget_micros <= head.used_micros:
         text = f"{head.used_micros} of {head.budget_micros} micros are used: steps begin, and calls that cost are refused"
-        found.append(blocker(Block.BUDGET_USED, text, used_micros=head.used_micros, budget_micros=head.budget_micros))
+        remedy = f"raise it: `runway budget raise {head.run_id} MICROS`; calls that cost are refused until then"
+        facts = {"used_micros": head.used_micros, "budget_micros": head.budget_micros}
+        found.append(blocker(Block.BUDGET_USED, text, remedy=remedy, **facts))
     for one in revoked_of(head.capabilities):
         text = f"{one.capability} was taken from it by {one.by}: steps begin, and calls of it are refused"
         found.append(blocker(Block.REVOKED, text, since_ms=one.at_ms, capability=one.capability, by=one.by))
     return found
+
+
+def _again(run_id: UUID) -> str:
+    return (
+        f"`runway run retry {run_id}` does again what did not succeed, `runway run fork {run_id} --from STEP` a step and what "
+        "follows it, each in a new run"
+    )
 
 
 def not_begun(run: Run) -> Blocker:
@@ -151,7 +165,8 @@ def _approval(approval: Approval, yes: int) -> Blocker:
     return blocker(
         Block.APPROVAL,
         text,
-        remedy=f"look at it and decide: `runway approval show {named}`, `runway approval approve {named}` or `deny {named}`",
+        remedy=f"look at it and decide: `runway approval show {named}`, then `runway approval approve {named}` or "
+        f"`runway approval deny {named} --reason WHY`",
         since_ms=approval.requested_ms,
         until_ms=approval.subject.expires_ms,
         approval_id=named,

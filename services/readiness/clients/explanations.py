@@ -3,21 +3,24 @@
 Can go wrong: a run that was launched a moment ago, or is forgotten. It is answered as not known.
 """
 
+from collections.abc import Sequence
 from uuid import UUID
 
 from runway.internal.readiness.v1 import readiness_internal_pb2 as pb
 
 from libs.kernel.blockers import Blocker
 from libs.kernel.clock import Clock
-from libs.kernel.refusal import not_found
+from libs.kernel.refusal import Reason, Refusal
 from libs.rpc.explained import blocker_to
 from services.readiness import translate
-from services.readiness.domain.explain import child_asks, explain
+from services.readiness.domain.explain import BROUGHT_BY_PEOPLE, child_asks, explain, shown_slots
 from services.readiness.domain.state import RunView
 from services.readiness.ports import Question, StepReads, Versions
 
 DEFAULT_PAGE = 100
 MOST_BELOW = 100
+STEPS_SHOWN = 20
+"""Steps of a run that are named to who named none of them."""
 
 
 class Explanations:
@@ -38,7 +41,8 @@ class Explanations:
         view = RunView(run.run_id, graph, steps)
         if request.step_key:
             if request.step_key not in steps:
-                raise not_found("step")
+                raise _no_step(run.run_id, view, request.step_key)
+            await self._name_waits(view, [request.step_key])
             return pb.ExplainStepsResponse(known=True, steps=[_explained(view, request.step_key)])
         size = request.page_size or DEFAULT_PAGE
         open_ = [
@@ -46,11 +50,25 @@ class Explanations:
             for place, step in enumerate(translate.ordered(view), 1)
             if place > request.after and not step.over
         ]
+        await self._name_waits(view, [key for _, key in open_[:size]])
         page = [_explained(view, key) for _, key in open_[:size]]
         asks = await self._reads.open_below(run.run_id, self._clock.now_ms(), MOST_BELOW)
         below = [blocker_to(_asks(question)) for question in asks]
         after = open_[size - 1][0] if len(open_) > size else 0
         return pb.ExplainStepsResponse(known=True, steps=page, next_after=after, below=below)
+
+    async def _name_waits(self, view: RunView, keys: Sequence[str]) -> None:
+        """Reads what people can bring to these steps, so that the command to do it can be said whole."""
+        steps = [view.steps[key] for key in keys if view.steps[key].wait_reason in BROUGHT_BY_PEOPLE]
+        slots = [(step.key, slot) for step in steps for slot in shown_slots(step)]
+        if slots:
+            view.waits |= {wait.key: wait for wait in await self._reads.read_waits(view.run_id, slots)}
+
+
+def _no_step(run_id: UUID, view: RunView, asked: str) -> Refusal:
+    names = [step.key for step in translate.ordered(view)]
+    shown = ", ".join(names[:STEPS_SHOWN]) + (f" and {len(names) - STEPS_SHOWN} more" if len(names) > STEPS_SHOWN else "")
+    return Refusal(Reason.NOT_FOUND, f"run {run_id} has no step {asked!r}", field="step_key", remedy=f"its steps are {shown}")
 
 
 def _explained(view: RunView, key: str) -> pb.StepExplained:

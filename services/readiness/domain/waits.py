@@ -151,6 +151,15 @@ def answer(wait: Wait, result: bytes, by: str, now_ms: int) -> Wait:
     return replace(wait, state=WaitState.DONE, result=result, ended_ms=now_ms, ended_by=by)
 
 
+def _otherwise(name: str, calls: Collection[str]) -> str:
+    """What is meant by a name that is none, but looks like one."""
+    bare = name.removeprefix("tool:")
+    if bare != name:
+        here = "" if bare in calls else ", once the step declares it"
+        return f'a tool is named without `tool:`, as in wait_for_capacity("{bare}"){here}'
+    return f'a model is named as in wait_for_capacity("model:{name}")' if f"model:{name}" in calls else ""
+
+
 def declared(asked: Asked, calls: Collection[str]) -> Asked:
     """What is asked; capacity for calls that the step may not make (`calls`: those it may) is refused, with the remedy."""
     if asked.kind != Kind.CAPACITY or asked.problem or asked.name in calls:
@@ -158,6 +167,8 @@ def declared(asked: Asked, calls: Collection[str]) -> Asked:
     if asked.name.startswith(PROVIDER):
         none = f"capacity names {asked.name}, and the step declares nothing that could call it: add what does to its "
         return asked if calls else replace(asked, problem=f"{none[:480]}tools or models")
+    if meant := _otherwise(asked.name, calls):
+        return replace(asked, problem=f"capacity names {asked.name[:200]}: {meant[:280]}")
     problem = f"capacity names {asked.name}, which the step does not declare: add it to its tools or models, or name one of "
     return replace(asked, problem=(problem + (", ".join(sorted(calls)) or "them"))[:500])
 

@@ -201,6 +201,11 @@ class WaitReads:
         rows = await self._db.fetch(_Q.owner, run_id)
         return (rows[0]["tenant"], rows[0]["project"]) if rows else None
 
+    async def read_waits(self, run_id: UUID, slots: Sequence[tuple[str, str]]) -> list[Wait]:
+        """What these steps wait for under these slots."""
+        keys = [key for key, _ in slots], [slot for _, slot in slots]
+        return [wait_of(row) for row in await self._db.fetch(_Q.load_waits, [run_id] * len(slots), *keys)]
+
     async def page_inputs(self, run_id: UUID, after: WaitKey, limit: int) -> list[Question]:
         """Questions of a run, and of all below it where it is a root, whatever their state."""
         return [_question(row) for row in await self._db.fetch(_Q.page_inputs, run_id, *after, limit)]

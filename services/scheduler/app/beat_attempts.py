@@ -14,8 +14,9 @@ from libs.kernel.epochs import Mode
 from libs.kernel.ids import shard_of
 from libs.kernel.values import value
 from libs.telemetry.catalogue import HEARTBEATS, ZOMBIES_REFUSED
-from services.scheduler.app.book import Book, Heard
+from services.scheduler.app.book import Book
 from services.scheduler.app.held import place_of_lease
+from services.scheduler.app.roll import Heard
 from services.scheduler.domain.asker import Asker
 from services.scheduler.domain.commits import GateState, Signed
 from services.scheduler.domain.holds import Holds
@@ -37,17 +38,19 @@ class Beaten:
 
 
 def beat_attempts(
-    ports: Ports, book: Book, worker_id: str, who: Asker, beats: Sequence[Beat], *, leaving: bool = False
+    ports: Ports, book: Book, worker_id: str, who: Asker, beats: Sequence[Beat], *, leaving: bool = False, process: bytes = b""
 ) -> list[Beaten]:
-    """One answer per heartbeat, in order. `leaving`: their process claims nothing more; its leases live as any other's."""
+    """One answer per heartbeat, in order. `leaving`: their process claims nothing more; its leases live as any other's.
+    `process`: which of that name it is."""
     now_ms = ports.clock.monotonic_ms()
     led = book.led({shard_of(said.run_id) for said in beats})
     nothing = frozenset[str]()
     holds = book.shelf.holds
     if leaving:
-        book.worker_left(who.owner, worker_id, ports.clock.now_ms(), last=not beats)
+        book.worker_left(who.owner, worker_id, process, ports.clock.now_ms(), last=not beats)
     else:
-        book.see_worker(Heard(who.owner, who.project, worker_id, nothing, nothing, ports.clock.now_ms(), who.fleet))
+        told = nothing, nothing, ports.clock.now_ms(), who.fleet
+        book.see_worker(Heard(who.owner, who.project, worker_id, *told, process=process))
     answers: list[Beaten] = []
     for said in beats:
         if shard_of(said.run_id) not in led:

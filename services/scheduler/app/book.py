@@ -20,6 +20,7 @@ from services.scheduler.app.held import Shelf
 from services.scheduler.app.pace import Paces
 from services.scheduler.app.queue import Ready, ReadyIndex
 from services.scheduler.app.recent import REMEMBERED, Recent
+from services.scheduler.app.roll import Heard, Left, has_left, leave, see
 from services.scheduler.app.usage import Usage
 from services.scheduler.app.waiting_room import WaitingRoom
 from services.scheduler.domain.commits import GateState
@@ -27,7 +28,7 @@ from services.scheduler.domain.expiry import Hold
 from services.scheduler.domain.lease import Lease
 from services.scheduler.domain.lines import Candidate
 from services.scheduler.domain.rank import rank_ms
-from services.scheduler.domain.resources import Amounts, Capacity
+from services.scheduler.domain.resources import Capacity
 from services.scheduler.domain.shares import Decided, user_of
 from services.scheduler.domain.ticket import End, Key, Successor, TicketRow, TicketState
 from services.scheduler.ports import Limits
@@ -44,22 +45,6 @@ def _unlist(index: dict[UUID, set[Key]], name: UUID, key: Key) -> None:
         keys.discard(key)
         if not keys:
             del index[name]
-
-
-@dataclass(slots=True)
-class Heard:
-    """A worker process seen here. Handlers are known once it claimed here."""
-
-    tenant: str
-    project: str
-    worker_id: str
-    handlers: frozenset[str]
-    capabilities: frozenset[str]
-    seen_ms: int
-    fleet: bool = False
-    resources: Amounts = ()
-    """What it has in all besides slots."""
-    slots: int = 0
 
 
 @dataclass(slots=True)
@@ -86,7 +71,7 @@ class Book:
     stopped: Recent = field(default_factory=Recent)
     """(step, attempt) that were stopped with their run: told so when they beat again."""
     workers: dict[tuple[str, str], Heard] = field(default_factory=dict)
-    left: dict[tuple[str, str], int] = field(default_factory=dict)
+    left: dict[tuple[str, str], Left] = field(default_factory=dict)
     """Workers that said lately that they claim nothing more, and when: beats that come late make nobody a worker again."""
     wake: asyncio.Event = field(default_factory=asyncio.Event)
     """Something may be granted now."""
@@ -358,29 +343,18 @@ class Book:
                 self.admit(ready)
 
     def see_worker(self, heard: Heard) -> None:
-        """A worker process was heard of. One that signed off and claims again is new."""
-        name = (heard.tenant, heard.worker_id)
-        if heard.handlers:
-            self.left.pop(name, None)
-        elif name in self.left:
-            return
-        known = self.workers.get(name)
-        if known is not None and not heard.handlers:
-            known.seen_ms = heard.seen_ms
-            return
-        heard.fleet = heard.fleet or (known is not None and known.fleet)  # one name for both: shown to fewer people
-        self.workers[name] = heard
-        if heard.resources and heard.fleet and (known is None or known.resources != heard.resources):
+        """A worker process was heard of."""
+        if see(self.workers, self.left, heard):
             self.usage.declared()
 
-    def worker_left(self, tenant: str, worker_id: str, now_ms: int, *, last: bool) -> None:
+    def worker_left(self, tenant: str, worker_id: str, process: bytes, now_ms: int, *, last: bool) -> None:
         """A worker process claims nothing more; `last`: it has nothing left that beats."""
-        name = (tenant, worker_id)
-        gone = self.workers.pop(name, None)
-        if last or name not in self.left:
-            self.left[name] = now_ms
-        if gone is not None and gone.resources and gone.fleet:
+        if leave(self.workers, self.left, (tenant, worker_id), Left(now_ms, process), last=last):
             self.usage.declared()
+
+    def has_left(self, tenant: str, worker_id: str, process: bytes) -> bool:
+        """Whether this process of a name claims nothing more."""
+        return has_left(self.left, (tenant, worker_id), process)
 
     def capacity(self) -> Capacity:
         """What shared workers heard of lately have."""

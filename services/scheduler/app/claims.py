@@ -13,8 +13,8 @@ from uuid import UUID
 
 from libs.kernel.epochs import StepFence
 from libs.kernel.values import value
-from services.scheduler.app.book import Heard
 from services.scheduler.app.queue import Ready
+from services.scheduler.app.roll import Heard
 from services.scheduler.domain.asker import Asker
 from services.scheduler.domain.commits import GrantAsk, Granted, Signed
 from services.scheduler.domain.lease import Lease
@@ -66,6 +66,8 @@ class ClaimAsk:
     total: Amounts = ()
     """What the worker has in all, at least what is free."""
     total_slots: int = 0
+    process: bytes = b""
+    """Which of the worker's name it is."""
 
     @property
     def tenant(self) -> str:
@@ -132,7 +134,7 @@ def heard_of(ask: ClaimAsk, now_ms: int) -> Heard:
     """What a claim says of its worker."""
     who, slots = ask.who, max(ask.slots, ask.total_slots)
     told = ask.handlers, ask.capabilities
-    return Heard(who.owner, who.project, ask.worker_id, *told, now_ms, who.fleet, ask.total, slots)
+    return Heard(who.owner, who.project, ask.worker_id, *told, now_ms, who.fleet, ask.total, slots, ask.process)
 
 
 def scopes_of(tenant: str, project: str) -> tuple[tuple[str, str], tuple[str, str]]:

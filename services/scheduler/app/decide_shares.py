@@ -11,7 +11,7 @@ from libs.kernel.refusal import Reason, Refusal, invalid_field
 from libs.kernel.values import value
 from services.scheduler.app.book import Book
 from services.scheduler.app.usage import Usage
-from services.scheduler.domain.shares import MOST_WEIGHT, Change, Decided, Part, Policy, Report, StoredPart
+from services.scheduler.domain.shares import MOST_WEIGHT, Change, Decided, Part, Policy, Project, Report, StoredPart
 
 LONGEST_HALF_LIFE_MS = 86_400_000
 FRESH_MS = 3_000
@@ -45,8 +45,9 @@ class Shares(Protocol):
         """The part that `decide` makes of the present one and its version, stored with who and why."""
         ...
 
-    async def exchange(self, holder: str, beat: int, mine: Sequence[Report] | None) -> list[Report]:
-        """Says what this process sees (None: nothing, as before), and reads what the others said last."""
+    async def exchange(self, holder: str, beat: int, mine: Sequence[Report] | None) -> tuple[list[Report], set[Project]]:
+        """Says what this process sees (None: nothing, as before), and reads what the others said last; and of what is said that
+        for which no row was there."""
         ...
 
     async def holders(self) -> Collection[str]:
@@ -178,6 +179,9 @@ class Exchange:
     Who is gone is told by our own monotonic clock and by reports that stay the same: no two processes' clocks are compared.
     What a silent leader said counts for as long as its shards are its own, since its leases live: a bound must not be exceeded
     because a leader died. Once they are another's, who counts the leases, its past alone counts until it is taken over.
+
+    Who was silent and is not gone (it was paused) finds that what it said last is not there any more: another has its past now,
+    and it forgets it. Where PostgreSQL lost what was said, as it does when it crashes, everybody forgets his.
     """
 
     def __init__(self, shares: Shares, usage: Usage, holder: str) -> None:
@@ -186,14 +190,16 @@ class Exchange:
         self._holder = holder
         self._beat = 0
         self._told = True  # what a former process of this name said is taken back
+        self._names: set[Project] = set()
+        """What was said last."""
         self._heard: dict[str, tuple[int, int]] = {}
 
     async def run(self) -> bool:
         """One round; whether others use something else than before."""
-        self._beat += 1
-        mine = self._usage.report()
-        said = await self._shares.exchange(self._holder, self._beat, mine if mine or self._told else None)
-        self._told = bool(mine)
+        said, lost = await self._tell()
+        if lost:
+            self._usage.lost_past({tenant for tenant, project in lost if not project})
+            said, _ = await self._tell()
         now_ms = self._usage.clock.monotonic_ms()
         beats = {report.holder: report.beat for report in said}
         self._heard = {
@@ -210,3 +216,12 @@ class Exchange:
         if silent:
             self._usage.inherit(await self._shares.inherit(silent))
         return before != (self._usage.elsewhere, self._usage.projects_elsewhere)
+
+    async def _tell(self) -> tuple[list[Report], set[Project]]:
+        """What the others said; and what was said here last and is not there any more."""
+        self._beat += 1
+        mine = self._usage.report()
+        said, fresh = await self._shares.exchange(self._holder, self._beat, mine if mine or self._told else None)
+        lost = fresh & self._names
+        self._told, self._names = bool(mine), {(report.tenant, report.project) for report in mine}
+        return said, lost

@@ -19,6 +19,7 @@ from services.scheduler.app.book import Book
 from services.scheduler.app.claim_attempts import ClaimDesk
 from services.scheduler.app.held import place_of
 from services.scheduler.app.queue import Ready
+from services.scheduler.domain import remedies
 from services.scheduler.domain.commits import GateState
 from services.scheduler.domain.estimate import estimate
 from services.scheduler.domain.explain import Carrier, Explained, Snapshot, StoppedScope, WorkerRow, explain, held
@@ -156,7 +157,7 @@ class Explainer:
     def _carriers(self, seen: Sequence[WorkerRow], since_ms: int) -> list[Carrier]:
         """Workers by memory and by the table: a leader of this very second has not heard of all."""
         rows = {(row.owner, row.worker_id): row for row in seen}
-        known: dict[tuple[str, str], WorkerRow] = {name: row for name, row in rows.items() if name not in self._book.left}
+        known = {name: row for name, row in rows.items() if not self._book.has_left(*name, row.process)}
         for heard in self._book.workers.values():
             if heard.seen_ms >= since_ms and heard.handlers:
                 told = heard.handlers, heard.capabilities, heard.fleet, heard.resources
@@ -176,11 +177,13 @@ def _barred(row: TicketRow, gate: GateState | None, stopped: Sequence[StoppedSco
         if scope.scope_id in (row.contract.calls if scope.kind == "tool" else (row.tenant, f"{row.tenant}/{row.project}")):
             how = "being drained" if scope.mode is Mode.DRAINING else "stopped"
             text = f"{scope.kind} {scope.scope_id} is {how}"
-            found.append(blocker(Block.SCOPE_STOPPED, text, kind=scope.kind, scope=scope.scope_id))
+            remedy = remedies.scope(scope.kind, scope.scope_id)
+            found.append(blocker(Block.SCOPE_STOPPED, text, remedy=remedy, kind=scope.kind, scope=scope.scope_id))
     if gate is not None and gate.mode is Mode.CLOSED:
         found.append(blocker(Block.RUN_ENDED, f"its run is closed: {gate.outcome or 'its outcome is decided'}"))
     elif gate is not None and gate.mode is Mode.DRAINING:
-        found.append(blocker(Block.RUN_PAUSED, "its run is paused: nothing new of it is granted"))
+        remedy = f"resume it: `runway run resume {row.run_id}`"
+        found.append(blocker(Block.RUN_PAUSED, "its run is paused: nothing new of it is granted", remedy=remedy))
     if row.raise_need:
         found.append(_raise_pending(row.raise_need, row.ended_ms, "its former attempt is fenced off"))
     return found

@@ -9,7 +9,7 @@ leadership ends.
 
 import asyncio
 import re
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -35,6 +35,8 @@ HEARD_MS = 180_000
 """A process that said nothing for so long is not asked about."""
 NEWCOMER_MS = 10_000
 """Who spoke since then may be about to lead, whatever etcd says."""
+STEPS_SHOWN = 100
+"""Holds of single steps that are shown of one queue."""
 SEEN_MS = 60_000
 """A worker seen since then counts."""
 GRAMMAR = {
@@ -83,6 +85,21 @@ class HoldRows(Protocol):
     async def queues(self, target: Target | None, after: tuple[str, str, str], since_ms: int, limit: int) -> list[QueueRow]:
         """Queues with something in them."""
         ...
+
+    async def queues_of(self, steps: Sequence[Target]) -> list[list[tuple[str, str, str]]]:
+        """By step: tenant, project and handler of what waits or is live of it."""
+        ...
+
+
+@value(frozen=True, slots=True)
+class Described:
+    """A queue with its holds."""
+
+    row: QueueRow
+    holds: list[Hold]
+    """They stop it as a whole."""
+    step_holds: list[Hold]
+    """The newest ones of single steps with something in it."""
 
 
 @value(frozen=True, slots=True)
@@ -161,14 +178,27 @@ class HoldDesk:
         holds = await self.rows.listed(kind, released, below, limit)
         return holds, await self._who((await self.rows.in_force()).revision)
 
-    async def queues(self, name: str, after: tuple[str, str, str], limit: int) -> list[tuple[QueueRow, list[Hold]]]:
-        """Queues with the holds that stop each as a whole."""
+    async def queues(self, name: str, after: tuple[str, str, str], limit: int) -> list[Described]:
+        """Queues with the holds that stop each as a whole, and those of single steps in it."""
         target = target_of(HoldKind.QUEUE, name) if name else None
         if name and target is None:
             raise invalid_field("name", "is no queue", f"send {GRAMMAR[HoldKind.QUEUE]}")
         rows = await self.rows.queues(target, after, self.clock.now_ms() - SEEN_MS, limit)
         holds = await self.rows.in_force()
-        return [(row, holds.on(Place(-1, row.tenant, row.project, row.handler))) for row in rows]
+        steps: dict[tuple[str, str, str], list[Hold]] = {}
+        for hold in await self._held_steps(holds) if rows else ():
+            for place in hold[1]:
+                steps.setdefault(place, []).append(hold[0])
+        return [
+            Described(row, holds.on(Place(-1, *row.name)), sorted(steps.get(row.name, ()), key=_newest)[:STEPS_SHOWN])
+            for row in rows
+        ]
+
+    async def _held_steps(self, holds: Holds) -> list[tuple[Hold, list[tuple[str, str, str]]]]:
+        """Held steps, each with the queues in which something of it waits or is live."""
+        held = {hold: target for hold in holds.steps if (target := target_of(hold.kind, hold.name)) is not None}
+        found = await self.rows.queues_of(list(held.values())) if held else []
+        return list(zip(held, found, strict=True))
 
     async def _acting(self, revision: int) -> list[Acting]:
         """Waits a moment until every live process acts on a revision; who does."""
@@ -230,3 +260,7 @@ def _another(ask: HoldAsk, hold_id: int, held: Hold) -> Refusal:
         field="hold_id",
         remedy="look at `runway hold list`, then release that one if you mean it",
     )
+
+
+def _newest(hold: Hold) -> int:
+    return -hold.hold_id

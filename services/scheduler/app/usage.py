@@ -202,6 +202,11 @@ class Usage:
                 )
         self.elsewhere, self.projects_elsewhere = tenants, projects
 
+    def lost_past(self, tenants: Collection[str]) -> None:
+        """Another has taken over what these used until now; what they hold here counts on from nothing."""
+        for name in tenants & self.meters.keys():
+            self.meters[name].average, self.meters[name].at_ms = 0.0, self.clock.monotonic_ms()
+
     def inherit(self, reports: Iterable[Report]) -> None:
         """The past of tenants whose leader is gone; its leases come with its shards."""
         now_ms, half_life_ms = self.clock.monotonic_ms(), self.decided.policy.half_life_ms

@@ -86,13 +86,11 @@ class LocalWorkers:
         granted = await self._desk.claim(translate.claim(request, who, self._claim_limit_bytes), wait_ms)
         return [translate.lease(item) for item in granted]
 
-    def heartbeat(
-        self, worker_id: str, beats: Sequence[pb.Heartbeat], who: Asker, *, leaving: bool
-    ) -> list[pb.HeartbeatResult]:
+    def heartbeat(self, request: pb.HeartbeatAttemptsRequest, who: Asker) -> list[pb.HeartbeatResult]:
         """Answers from memory."""
-        translate.name(worker_id, "worker_id")
-        said = [translate.beat(item) for item in beats]
-        answers = beat_attempts(self._ports, self._book, worker_id, who, said, leaving=leaving)
+        worker_id = translate.name(request.worker_id, "worker_id")
+        said, leaving = [translate.beat(item) for item in request.heartbeats], request.leaving
+        answers = beat_attempts(self._ports, self._book, worker_id, who, said, leaving=leaving, process=request.process)
         return [translate.beat_result(item) for item in answers]
 
     async def heartbeat_stored(self, worker_id: str, beats: Sequence[pb.Heartbeat], who: Asker) -> list[pb.HeartbeatResult]:

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from libs.kernel.blockers import Block, Blocker, Position, blocker
 from libs.kernel.epochs import Mode
 from libs.kernel.values import value
+from services.scheduler.domain import remedies
 from services.scheduler.domain.buckets import LONGEST_WAIT_MS, View, times
 from services.scheduler.domain.holds import Hold, HoldKind
 from services.scheduler.domain.lines import Candidate, Line, TenantQueue, WaitingLine
@@ -64,6 +65,8 @@ class WorkerRow:
     labels: frozenset[str]
     fleet: bool
     resources: Amounts = ()
+    process: bytes = b""
+    """Which of that name; empty: it does not say."""
 
 
 @dataclass(slots=True)
@@ -178,7 +181,9 @@ def _workers(line: Line, carriers: Sequence[Carrier], fitting: Sequence[Carrier]
         text = f"no worker seen lately carries {line.handler}"
         if mine:
             text += f" for project {line.project}: {count_of(len(mine), 'worker')} with a key of another project do"
-        return [blocker(Block.NO_WORKER_CARRIES_BUILD, text, handler=line.handler, carried_elsewhere=len(mine))]
+        remedy = remedies.carrier(line.handler, line.project if mine else "")
+        code = Block.NO_WORKER_CARRIES_BUILD
+        return [blocker(code, text, remedy=remedy, handler=line.handler, carried_elsewhere=len(mine))]
     labelled = [c for c in able if line.requires <= c.labels]
     if not labelled:
         return [_labels(line, able)]
@@ -204,7 +209,8 @@ def _labels(line: Line, able: Sequence[Carrier]) -> Blocker:
     return blocker(
         Block.NO_WORKER_HAS_LABELS,
         text,
-        remedy=f"start a worker that also has {', '.join(lacking)}, or take it out of the step's `requires` in a new version",
+        remedy=f"start a worker that also has {', '.join(lacking)}: {remedies.worker(line.requires)}, or take it out of the "
+        "step's `requires` in a new version",
         required=",".join(sorted(line.requires)),
         missing=",".join(nowhere or lacking),
         workers_have=shown,
@@ -225,7 +231,8 @@ def _too_small(line: Line, able: Sequence[Carrier]) -> Blocker:
     return blocker(
         Block.NO_WORKER_HAS_RESOURCES,
         text,
-        remedy=f"start a worker with {words(need)} or more, or let the step take less in a new version",
+        remedy=f"start a worker with {words(need)} or more: {remedies.worker(line.requires, need)}, or let the step take less "
+        "in a new version",
         required=words(need),
         missing=words(lacks(largest)),
         largest=words(had),
@@ -237,26 +244,29 @@ def _bounds(line: Line, standing: Standing) -> list[Blocker]:
     found = []
     part, used = standing.parts.get(line.tenant) or Part(), standing.used.get(line.tenant, NOTHING)
     if part.most_leases is not None and used.running >= part.most_leases:
-        found.append(_bound(Block.TENANT_QUOTA, f"tenant {line.tenant}", used.running, part.most_leases))
+        found.append(_bound((line.tenant, ""), used.running, part.most_leases))
     for name in line.bounds:
         bound, leases = standing.projects.get(name), standing.project_leases.get(name, 0)
         if bound is not None and bound.most_leases is not None and leases >= bound.most_leases:
-            found.append(_bound(*_whose(name), leases, bound.most_leases))
+            found.append(_bound(name, leases, bound.most_leases))
     return found
 
 
 def _whose(name: Project) -> tuple[Block, str]:
     tenant, of = name
+    if not of:
+        return Block.TENANT_QUOTA, f"tenant {tenant}"
     if of.startswith(USER_MARK):
         return Block.USER_QUOTA, f"user {of[len(USER_MARK) :]} of {tenant}"
     return Block.PROJECT_QUOTA, f"project {tenant}/{of}"
 
 
-def _bound(code: Block, whose: str, live: int, most: int) -> Blocker:
+def _bound(name: Project, live: int, most: int) -> Blocker:
+    code, whose = _whose(name)
     text = f"{whose} has {count_of(live, 'live lease')}, and its bound is {most}"
     if live > most:
         text += f": nothing is ended for that, and {live - most + 1} must end before one more is granted"
-    return blocker(code, text, live=live, most=most)
+    return blocker(code, text, remedy=remedies.bound(name), live=live, most=most)
 
 
 def _competition(ticket: Candidate, snapshot: Snapshot, played: Played, workers: int) -> list[Blocker]:
@@ -267,11 +277,10 @@ def _competition(ticket: Candidate, snapshot: Snapshot, played: Played, workers:
     free = [poll for poll in idle if covers(played.amounts.get(poll.number, {}), line.resources)]
     found = []
     if played.tenant_left.get(line.tenant, 1) <= 0:
-        part = standing.parts[line.tenant]
-        found.append(_reached(Block.TENANT_QUOTA, f"tenant {line.tenant}", part.most_leases))
+        found.append(_reached((line.tenant, ""), standing.parts[line.tenant].most_leases))
     for name in line.bounds:
         if played.project_left.get(name, 1) <= 0:
-            found.append(_reached(*_whose(name), standing.projects[name].most_leases))
+            found.append(_reached(name, standing.projects[name].most_leases))
     if not could:
         text = f"{count_of(workers, 'worker')} could take it, and none has a free slot"
         found.append(blocker(Block.NO_FREE_SLOT, text, workers=workers, free=0))
@@ -326,9 +335,10 @@ def _total(left: Mapping[str, int]) -> int:
     return sum(left.values())
 
 
-def _reached(code: Block, whose: str, most: int | None) -> Blocker:
+def _reached(name: Project, most: int | None) -> Blocker:
+    code, whose = _whose(name)
     text = f"tickets before it take what is left of the bound of {whose}, {most}"
-    return blocker(code, text, most=most)
+    return blocker(code, text, remedy=remedies.bound(name), most=most)
 
 
 def _order(ticket: Candidate, position: Position) -> list[Blocker]:
@@ -337,7 +347,8 @@ def _order(ticket: Candidate, position: Position) -> list[Blocker]:
     if position.tenants_ahead:
         others = count_of(position.tenants_waiting, "other tenant")
         text = f"{position.tenants_ahead} of {others} that wait hold less of their share, and go first"
-        found.append(blocker(Block.SHARE, text, tenants_ahead=position.tenants_ahead))
+        remedy = remedies.weight(ticket.tenant)
+        found.append(blocker(Block.SHARE, text, remedy=remedy, tenants_ahead=position.tenants_ahead))
     if position.ahead_in_tenant:
         text = (
             f"{count_of(position.ahead_in_tenant, 'ticket')} of tenant {ticket.tenant} go before it, "
@@ -375,4 +386,4 @@ def _claim_of(tenant: str, standing: Standing) -> float:
 
 def count_of(number: int, what: str) -> str:
     """So many of something, in words."""
-    return f"{number} {what}" if number == 1 else f"{number} {what}s"
+    return f"{number} {what}" if number == 1 else f"{number:,} {what}s"

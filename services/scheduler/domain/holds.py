@@ -81,6 +81,11 @@ class QueueRow:
     live: int
     workers: int
 
+    @property
+    def name(self) -> tuple[str, str, str]:
+        """Tenant, project and handler."""
+        return (self.tenant, self.project, self.handler)
+
 
 @value(frozen=True, slots=True)
 class Target:
@@ -177,6 +182,11 @@ class Holds:
 
     def __bool__(self) -> bool:
         return bool(self._by_name or self.stopped)
+
+    @property
+    def steps(self) -> list[Hold]:
+        """Those of single steps."""
+        return [hold for (kind, _), hold in self._by_name.items() if kind is HoldKind.STEP]
 
     def killed(self, place: Place) -> bool:
         """Whether nothing of its tenant or project may commit any more."""

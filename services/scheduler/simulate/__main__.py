@@ -5,7 +5,7 @@ Exit codes: 0 done, 1 the file is no recording, 2 wrong usage.
 
 import json
 import sys
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from enum import StrEnum
 from pathlib import Path
@@ -14,6 +14,7 @@ from typing import NoReturn
 
 import typer
 
+from services.scheduler.domain.explain import count_of
 from services.scheduler.domain.replay import NEVER, Item, Pool, Setting, replay
 from services.scheduler.domain.resources import Capacity, amounts, covers, words
 from services.scheduler.domain.shares import MOST_WEIGHT, Part, Project
@@ -124,32 +125,43 @@ def _names(by: By) -> Callable[[Item], str]:
 
 def _about(recording: Recording, was: Setting, now: Setting) -> list[str]:
     tenants = len({item.tenant for item in recording.items})
-    lines = [f"{len(recording.items):,} tickets of {tenants} tenants; a cycle each {was.tick_ms} ms at most"]
+    tickets = f"{count_of(len(recording.items), 'ticket')} of {count_of(tenants, 'tenant')}"
+    lines = [f"{tickets}; a cycle each {was.tick_ms} ms at most"]
     lines.append(f"was: {_words(was)}")
     lines.append(f"now: {_words(now)}")
     if recording.guessed:
-        lines.append(f"{recording.guessed:,} tickets had not ended: taken as long as others of their handler")
-    had = [pool.labels for pool in now.pools if pool.slots]
-    lost = {item.requires for item in recording.items if not any(item.requires <= labels for labels in had)}
-    for labels in sorted(lost, key=sorted):
-        lines.append(f"no worker has {', '.join(sorted(labels))}: such tickets never start")
-    scarce = {item.resources for item in recording.items if item.resources and not _able(item, now.pools)}
-    for need in sorted(scarce):
-        lines.append(f"nobody has {words(need)}: such tickets never start")
+        lines.append(f"{count_of(recording.guessed, 'ticket')} had not ended: taken as long as others of their handler")
+    lines += [f"nobody has {what}: such tickets never start" for what in sorted({*_lacking(recording.items, now.pools)})]
     return lines
 
 
-def _able(item: Item, pools: Sequence[Pool]) -> bool:
-    """Whether some pool has what it takes, though not at once."""
-    return any(pool.slots and pool.tenant in ("", item.tenant) and covers(dict(pool.amounts), item.resources) for pool in pools)
+def _lacking(items: Sequence[Item], pools: Sequence[Pool]) -> Iterator[str]:
+    """What no pool has that may run a ticket which wants it: shared ones, and those of its tenant."""
+    for tenant, requires, need in {(item.tenant, item.requires, item.resources) for item in items}:
+        mine = [pool for pool in pools if pool.slots and pool.tenant in ("", tenant)]
+        labelled = [pool for pool in mine if requires <= pool.labels]
+        of = f" for tickets of {tenant}" if any(pool.tenant for pool in pools) else ""
+        if not labelled:
+            yield (", ".join(sorted(requires)) or "a slot") + of
+        elif not any(covers(dict(pool.amounts), need) for pool in labelled):
+            yield words(need) + (f" beside {', '.join(sorted(requires))}" if requires else "") + of
+
+
+def _slots(pools: Sequence[Pool], whose: str) -> str:
+    """So many, and of which labels, where they are not all alike."""
+    text = count_of(sum(pool.slots for pool in pools), f"{whose}slot")
+    if not any(pool.labels for pool in pools):
+        return text
+    kinds = [f"{pool.slots} with {', '.join(sorted(pool.labels)) or 'no label'}" for pool in pools]
+    return f"{text} ({'; '.join(kinds)})"
 
 
 def _words(setting: Setting) -> str:
-    shared = sum(pool.slots for pool in setting.pools if not pool.tenant)
-    told = [f"{shared} shared slots"]
+    told = [_slots([pool for pool in setting.pools if not pool.tenant], "shared ")]
     together = Capacity.of((pool.slots, pool.amounts) for pool in setting.pools if not pool.tenant)
     told += [f"{amount} {name} shared" for name, amount in sorted(together.amounts.items())]
-    told += [f"{pool.slots} slots of {pool.tenant}'s own" for pool in setting.pools if pool.tenant]
+    owners = dict.fromkeys(pool.tenant for pool in setting.pools if pool.tenant)
+    told += [f"{_slots([p for p in setting.pools if p.tenant == owner], '')} of {owner}'s own" for owner in owners]
     policy = setting.policy
     told.append(f"reserve {policy.reserve_permille} ‰, migrations {policy.migration_permille} ‰")
     told += [f"{name} weight {part.weight}" for name, part in sorted(setting.parts.items()) if part.weight != 1]
@@ -193,12 +205,15 @@ def _pairs(given: Sequence[str], option: str) -> list[tuple[str, int]]:
 
 def _shared(pools: Sequence[Pool], slots: int | None) -> list[Pool]:
     """So many shared slots: divided as they are among pools with different labels."""
-    if slots is None:
-        return list(pools)
-    shared = [pool for pool in pools if not pool.tenant] or [Pool("", frozenset(), 1)]
-    whole, given, found = sum(pool.slots for pool in shared) or 1, 0, [pool for pool in pools if pool.tenant]
-    for place, pool in enumerate(shared):
-        part = slots - given if place == len(shared) - 1 else slots * pool.slots // whole
+    return list(pools) if slots is None else _divided(pools, "", slots)
+
+
+def _divided(pools: Sequence[Pool], tenant: str, slots: int) -> list[Pool]:
+    """So many slots of a tenant's workers, or of shared ones, as they are divided among those with different labels."""
+    mine = [pool for pool in pools if pool.tenant == tenant] or [Pool(tenant, frozenset(), 1)]
+    whole, given, found = sum(pool.slots for pool in mine) or 1, 0, [pool for pool in pools if pool.tenant != tenant]
+    for place, pool in enumerate(mine):
+        part = slots - given if place == len(mine) - 1 else slots * pool.slots // whole
         given += part
         found.append(replace(pool, slots=part))
     return found
@@ -222,10 +237,7 @@ def _resources(pools: Sequence[Pool], given: Sequence[str]) -> list[Pool]:
 def _own(pools: Sequence[Pool], given: Sequence[str]) -> list[Pool]:
     found = list(pools)
     for tenant, slots in _pairs(given, "--own-slots"):
-        former = [pool for pool in found if pool.tenant == tenant]
-        labels = frozenset[str]().union(*(pool.labels for pool in former))
-        had = amounts(Capacity.of((pool.slots, pool.amounts) for pool in former).amounts)
-        found = [pool for pool in found if pool.tenant != tenant] + [Pool(tenant, labels, slots, had)]
+        found = _divided(found, tenant, slots)
     return found
 
 

@@ -30,13 +30,16 @@ def draw(compared: Compared, target: Path) -> None:
     from matplotlib import pyplot
 
     now = [compared.now[group.name] for group in compared.was]
+    length, unit = _length(compared.span_ms)
     figure, places = pyplot.subplots(2, 2, figsize=(12, 7), sharex=True, sharey="row")
     for column, (title, groups) in enumerate((("as it was", compared.was), ("as changed", now))):
-        _area(places[0][column], groups, [group.waiting for group in groups], compared.span_ms)
-        _area(places[1][column], groups, [group.running for group in groups], compared.span_ms)
+        _area(places[0][column], groups, [group.waiting for group in groups], length)
+        _area(places[1][column], groups, [group.running for group in groups], length)
         places[0][column].set_title(f"waiting, {title}", loc="left", fontsize=10)
         places[1][column].set_title(f"slots, {title}", loc="left", fontsize=10)
-        places[1][column].set_xlabel("seconds")
+        places[1][column].set_xlabel(f"{unit} since the first ticket was ready")
+    places[0][0].set_ylabel("tickets that wait")
+    places[1][0].set_ylabel("slots in use")
     places[0][1].legend(loc="upper right", fontsize=8, frameon=False)
     figure.suptitle("\n".join(compared.about), fontsize=8, x=0.01, ha="left")
     figure.tight_layout()
@@ -44,7 +47,16 @@ def draw(compared: Compared, target: Path) -> None:
     pyplot.close(figure)
 
 
-def _area(axes: Any, groups: Sequence[Group], series: Sequence[Sequence[float]], span_ms: tuple[int, int]) -> None:
+def _length(span_ms: tuple[int, int]) -> tuple[float, str]:
+    """How long it is, in the unit that a person would say it in."""
+    seconds = (span_ms[1] - span_ms[0]) / 1_000
+    for size, unit in ((3_600, "hours"), (60, "minutes")):
+        if seconds >= 3 * size:
+            return seconds / size, unit
+    return seconds, "seconds"
+
+
+def _area(axes: Any, groups: Sequence[Group], series: Sequence[Sequence[float]], length: float) -> None:
     """Stacked, those with most tickets at the bottom."""
     most = len(COLOURS)
     stacks = [list(points) for points in series[:most]]
@@ -53,7 +65,7 @@ def _area(axes: Any, groups: Sequence[Group], series: Sequence[Sequence[float]],
         stacks.append([sum(points) for points in zip(*series[most:], strict=True)])
         names.append(f"{len(series) - most} others")
         colours.append(OTHERS)
-    step_s = (span_ms[1] - span_ms[0]) / 1_000 / max(1, len(stacks[0]))
-    axes.stackplot([number * step_s for number in range(len(stacks[0]))], stacks, labels=names, colors=colours, linewidth=0)
+    step = length / max(1, len(stacks[0]))
+    axes.stackplot([number * step for number in range(len(stacks[0]))], stacks, labels=names, colors=colours, linewidth=0)
     for side in ("top", "right"):
         axes.spines[side].set_visible(False)

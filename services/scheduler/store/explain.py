@@ -67,7 +67,8 @@ class ExplainStore:
 def _worker(row: asyncpg.Record) -> WorkerRow:
     names = frozenset(row["handlers"].split("\n")) - {""}
     labels = frozenset(row["capabilities"].split("\n")) - {""}
-    return WorkerRow(row["tenant"], row["worker_id"], row["project"], names, labels, row["fleet"], parse(row["resources"]))
+    told = names, labels, row["fleet"], parse(row["resources"]), bytes.fromhex(row["process"])
+    return WorkerRow(row["tenant"], row["worker_id"], row["project"], *told)
 
 
 def _recorded(row: asyncpg.Record, attempts: Sequence[asyncpg.Record]) -> list[Recorded]:

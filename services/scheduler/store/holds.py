@@ -105,6 +105,14 @@ class HoldStore:
         only = ("", "", "") if target is None else (target.tenant, target.project, target.handler)
         return [QueueRow(**dict(row)) for row in await self._db.fetch(_Q.read_queues, *only, *after, since_ms, limit)]
 
+    async def queues_of(self, steps: Sequence[Target]) -> list[list[tuple[str, str, str]]]:
+        """By step: tenant, project and handler of what waits or is live of it."""
+        found: list[list[tuple[str, str, str]]] = [[] for _ in steps]
+        runs, keys = [step.run_id for step in steps], [step.step_key for step in steps]
+        for row in await self._db.fetch(_Q.read_held_queues, runs, keys):
+            found[row["place"] - 1].append((row["tenant"], row["project"], row["handler"]))
+        return found
+
 
 def _hold(row: asyncpg.Record) -> Hold:
     return Hold(

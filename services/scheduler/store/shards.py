@@ -77,13 +77,13 @@ class SchedulerStore(SchedulerDatabase):
         """Keys of processes that are gone."""
         await self._db.fetch(_Q.forget_keys, before_ms)
 
-    async def put_workers(self, workers: Sequence[tuple[str, str, str, str, str, int, bool, str]]) -> None:
-        """Workers seen lately: tenant, worker, project, handlers, capabilities, when, whether of a fleet, resources."""
+    async def put_workers(self, workers: Sequence[tuple[str, str, str, str, str, int, bool, str, str]]) -> None:
+        """Workers seen lately: tenant, name, project, handlers, labels, when, whether of a fleet, resources, process."""
         if workers:
             await self._db.fetch(_Q.put_workers, *(list(column) for column in zip(*workers, strict=True)))
 
-    async def leave_workers(self, workers: Sequence[tuple[str, str, int]]) -> None:
-        """Workers (tenant, name, when) that claim nothing more."""
+    async def leave_workers(self, workers: Sequence[tuple[str, str, int, str]]) -> None:
+        """Workers (tenant, name, when, process) that claim nothing more."""
         if workers:
             await self._db.fetch(_Q.leave_workers, *(list(column) for column in zip(*workers, strict=True)))
 

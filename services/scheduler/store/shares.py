@@ -86,15 +86,19 @@ class ShareStore:
         """The newest changes before a version."""
         return [dict(row) for row in await self._db.fetch(_Q.read_changes, before, limit)]
 
-    async def exchange(self, holder: str, beat: int, mine: Sequence[Report] | None) -> list[Report]:
-        """Says what this process sees (None: nothing, as before), and reads what the others said last."""
+    async def exchange(self, holder: str, beat: int, mine: Sequence[Report] | None) -> tuple[list[Report], set[Project]]:
+        """Says what this process sees (None: nothing, as before), and reads what the others said last; and of what is said that
+        for which no row was there."""
+        fresh: Sequence[asyncpg.Record] = ()
         if mine is not None:
             names, numbers = (
                 [[r.tenant for r in mine], [r.project for r in mine]],
                 [[r.running for r in mine], [r.average for r in mine]],
             )
-            await self._db.fetch(_Q.put_use, holder, *names, *numbers, beat, [r.waiting for r in mine], [r.extra for r in mine])
-        return [_report(row) for row in await self._db.fetch(_Q.read_use, holder)]
+            more = [r.waiting for r in mine], [r.extra for r in mine]
+            fresh = await self._db.fetch(_Q.put_use, holder, *names, *numbers, beat, *more)
+        said = [_report(row) for row in await self._db.fetch(_Q.read_use, holder)]
+        return said, {(row["tenant"], row["project"]) for row in fresh}
 
     async def holders(self) -> Collection[str]:
         """Who leads some shard, as the shards' rows say."""

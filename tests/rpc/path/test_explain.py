@@ -26,6 +26,7 @@ from libs.rpc.channels import open_channel
 from libs.runtime.host import Host
 from libs.testkit.fixtures import StackDatabase
 from libs.testkit.hosts import SECRET, Peer, make_key, running_host
+from tests.unit.pasted import commands
 
 REASON = {"reason": "a test", "actor": "ann"}
 
@@ -134,11 +135,12 @@ async def test_from_no_worker_to_running_each_answer_names_what_is_next(bench: B
     told = await bench.step(run, ["NO_WORKER_CARRIES_BUILD"])
     assert (told.state, told.handler, told.attempt_number) == ("queued", bench.handler, 1)
     assert bench.handler in told.blockers[0].message
-    assert told.blockers[0].remedy
+    assert commands(told.blockers[0].remedy) == [["worker", "run", "MODULE:NAME"], ["workflow", "list", "job"]]
     assert not told.HasField("estimate")
     following = (await bench.why(run)).steps[1]
     assert (following.step_key, following.state, [b.code for b in following.blockers]) == ("then", "pending", ["NEEDS"])
     assert "act (ready) to succeed" in following.blockers[0].message
+    assert commands(following.blockers[0].remedy) == [["explain", run, "act"]]
 
     assert await bench.claim(labels=("gpu",)) == []
     told = await bench.step(run, ["NO_WORKER_HAS_LABELS"])
@@ -213,7 +215,8 @@ async def test_runs_that_are_over_and_runs_of_others(bench: Bench) -> None:
     await bench.step(run, ["NO_WORKER_CARRIES_BUILD"])
     with pytest.raises(RunwayError) as no_step:
         await bench.why(run, "nosuch")
-    assert no_step.value.reason == "NOT_FOUND"
+    assert (no_step.value.reason, no_step.value.remedy) == ("NOT_FOUND", "its steps are act, then")
+    assert "has no step 'nosuch'" in no_step.value.message
     stranger = await make_key(bench.host, tenant="stranger")
     bound = await make_key(bench.host, project="other")
     for key in (stranger, bound):
@@ -229,7 +232,10 @@ async def test_runs_that_are_over_and_runs_of_others(bench: Bench) -> None:
     found = await bench.why(run, "act")
     assert [blocker.code for blocker in found.blockers] == ["RUN_ENDED"]
     assert found.blockers[0].detail["outcome"] == "cancelled"
-    assert [blocker.code for blocker in found.steps[0].blockers] == ["STEP_OVER"]
+    retry, fork = commands(found.blockers[0].remedy)
+    assert (retry[:3], fork[:3]) == (["run", "retry", run], ["run", "fork", run])
+    over = await bench.step(run, ["STEP_OVER"])  # readiness hears of it a moment later
+    assert commands(over.blockers[0].remedy) == [["run", "fork", run, "--from", "act"]]
     denied = await bench.client.launch("job", 1, budget_micros=10**15)
     found = await bench.why(denied.run_id)
     assert [blocker.code for blocker in found.blockers] == ["RUN_DENIED"]

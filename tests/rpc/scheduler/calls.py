@@ -28,6 +28,7 @@ async def claim(
     max_bytes: int = 0,
     free: Mapping[str, int] | None = None,
     total: Mapping[str, int] | None = None,
+    process: bytes = b"",
 ) -> list[pb.Lease]:
     wait = Duration(seconds=wait_ms // 1000, nanos=wait_ms % 1000 * 1_000_000)
     request = pb.ClaimAttemptsRequest(
@@ -40,6 +41,7 @@ async def claim(
         max_bytes=max_bytes,
         free=free,
         resources=total,
+        process=process,
     )
     return list((await stub.ClaimAttempts(request, metadata=bearer(key), timeout=40)).leases)
 

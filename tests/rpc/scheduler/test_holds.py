@@ -7,12 +7,13 @@ import grpc
 import pytest
 from runway.scheduler.v1 import control_service_pb2 as pb
 from runway.scheduler.v1 import control_service_pb2_grpc
+from runway.scheduler.v1 import scheduler_service_pb2 as people_pb
 
 from libs.kernel.ids import shard_of
 from libs.rpc.channels import open_channel
 from libs.testkit.waiting import wait_until
 from services.scheduler.app.hold_desk import NEWCOMER_MS
-from tests.rpc.scheduler.calls import beat, claim, complete
+from tests.rpc.scheduler.calls import bearer, beat, claim, complete
 from tests.rpc.scheduler.harness import HANDLER, SECRET, Replica, World, new_run, ready_event
 
 QUEUE, SHARD, WORKER = pb.HOLD_KIND_QUEUE, pb.HOLD_KIND_SHARD, pb.HOLD_KIND_WORKER
@@ -162,6 +163,9 @@ async def test_a_drained_worker_gets_nothing_and_is_asked_to_yield_but_never_kil
         await asyncio.sleep(0.05)  # written down by a timer
     done = await put(other, WORKER, "a/w1", DRAIN)
     assert (done.extent.live_leases, done.extent.workers, done.extent.queued_tickets) == (1, 1, 0)
+    for replica in (one, other):
+        (told,) = (await replica.people().ListWorkers(people_pb.ListWorkersRequest(), metadata=bearer())).workers
+        assert (told.worker_id, told.held_because, told.leaving) == ("w1", "a test", False)
     answer = await beat(other.worker(), lease)
     assert (answer.please_yield, answer.status) == (True, 1)
     await world.ready(one, run_led_by(one))
@@ -169,6 +173,8 @@ async def test_a_drained_worker_gets_nothing_and_is_asked_to_yield_but_never_kil
     assert len(await claim(one.worker(), worker="w2")) == 1
     assert (await complete(one.worker(), lease.lease_token)).recorded
     await release(one, WORKER, "a/w1")
+    (told,) = (await one.people().ListWorkers(people_pb.ListWorkersRequest(), metadata=bearer())).workers[:1]
+    assert (told.worker_id, told.held_because) == ("w1", "")
     await world.ready(one, run_led_by(one))
     assert len(await claim(one.worker(), worker="w1")) == 1
 

@@ -1,5 +1,7 @@
 """Workers that end in order say so, and count no more at once; those that died are shown as silent. Fences know neither."""
 
+import asyncio
+from collections.abc import Iterable
 from typing import Any
 
 import pytest
@@ -7,18 +9,21 @@ from runway.scheduler.v1 import scheduler_service_pb2 as people_pb
 from runway.scheduler.v1 import worker_service_pb2 as pb
 
 from libs.testkit.waiting import wait_until
+from services.scheduler.clients.leaders import Leaders
 from tests.rpc.scheduler.calls import bearer, beat, claim, complete
 from tests.rpc.scheduler.harness import Replica, World, new_run
 from tests.rpc.scheduler.test_explain_leaders import ask, codes
 from tests.rpc.scheduler.test_holds import run_led_by, two
 
 
-async def leave(stub: Any, worker: str = "w1", key: str = "rk_a", *leases: pb.Lease) -> list[pb.HeartbeatResult]:
+async def leave(
+    stub: Any, worker: str = "w1", key: str = "rk_a", *leases: pb.Lease, process: bytes = b""
+) -> list[pb.HeartbeatResult]:
     beats = [
         pb.Heartbeat(run_id=one.run_id, attempt_id=one.attempt_id, lease_epoch=one.lease_epoch, step_key=one.step_key)
         for one in leases
     ]
-    request = pb.HeartbeatAttemptsRequest(worker_id=worker, heartbeats=beats, leaving=True)
+    request = pb.HeartbeatAttemptsRequest(worker_id=worker, heartbeats=beats, leaving=True, process=process)
     return list((await stub.HeartbeatAttempts(request, metadata=bearer(key))).results)
 
 
@@ -99,6 +104,60 @@ async def test_nobody_signs_off_another_tenants_worker(world: World, replica: Re
     await world.ready(replica, run_id)
     assert codes((await ask(replica, run_id))[0]) == ["NO_FREE_SLOT"]
     assert set(await listed(replica)) == {"w1"}
+
+
+@pytest.mark.requirement("sched.switch")
+async def test_a_worker_that_drains_does_not_take_its_namesake_out_of_the_list(world: World) -> None:
+    one, other = await two(world)
+    run_id = run_led_by(one)
+    await world.ready(one, run_id)
+    (lease,) = await claim(one.worker(), process=b"old")
+    await until_listed(one, "w1")
+    await leave(other.worker(), "w1", "rk_a", lease, process=b"old")
+    assert await claim(one.worker(), wait_ms=0, process=b"new") == []
+
+    async def at_work() -> bool:
+        found = (await listed(one)).get("w1")
+        return found is not None and not found.leaving
+
+    await wait_until(at_work, 20.0, what="a new worker of that name")
+    for replica in (one, other, one):
+        await leave(replica.worker(), "w1", "rk_a", lease, process=b"old")
+    await leave(other.worker(), process=b"old")
+    assert await claim(one.worker(), worker="w2", wait_ms=0) == []
+    await until_listed(one, "w1", "w2")  # what was said before is written down by now
+    assert await at_work()
+    for replica in (one, other):
+        assert not replica.book.has_left("a", "w1", b"new")
+
+
+@pytest.mark.requirement("sched.switch")
+async def test_other_leaders_hear_of_a_leaving_beside_its_beats_and_not_behind_them(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, other = await two(world)
+    run_id = run_led_by(other)
+    await world.ready(one, run_id)
+    (lease,) = await claim(one.worker())
+    third, told, forward, by_address = "third:1", asyncio.Event(), Leaders.forward, Leaders.by_address
+
+    def with_a_third(self: Leaders, shards: Iterable[int]) -> dict[str, set[int]]:
+        return by_address(self, shards) | ({third: {0}} if shards == range(64) else {})
+
+    async def slow(self: Leaders, address: str, verb: str, request: Any, answer: Any, *more: Any, **named: Any) -> Any:
+        if address == third:
+            told.set()
+            return answer()
+        if verb == "heartbeat" and request.heartbeats:
+            await asyncio.wait_for(told.wait(), 5)  # a leader that answers late, as a stopped one does
+        return await forward(self, address, verb, request, answer, *more, **named)
+
+    monkeypatch.setattr(Leaders, "by_address", with_a_third)
+    monkeypatch.setattr(Leaders, "forward", slow)
+    assert [result.status for result in await leave(one.worker(), "w1", "rk_a", lease)] == [pb.LEASE_STATUS_LIVE]
+    assert told.is_set()
+    monkeypatch.setattr(Leaders, "forward", forward)
+    assert [result.status for result in await leave(one.worker(), "w1", "rk_a", lease)] == [pb.LEASE_STATUS_LIVE]
 
 
 @pytest.mark.requirement("run.explain")

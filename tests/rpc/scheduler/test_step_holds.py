@@ -28,6 +28,8 @@ async def test_a_held_step_is_granted_in_no_process_and_its_run_goes_on(world: W
     assert (done.changed, done.extent.queued_tickets, done.extent.live_leases, done.extent.workers) == (True, 1, 0, 0)
     assert [replica.acted for replica in done.replicas] == [True, True]
     assert not (await put(other, STEP, name)).changed, "a repeat changes nothing"
+    (queue,) = (await control(other).ListQueues(pb.ListQueuesRequest())).queues
+    assert ([hold.name for hold in queue.step_holds], list(queue.holds)) == ([name], []), "the queue as a whole goes on"
     await world.ready(one, run_id, "t")
     (lease,) = await claim(other.worker(), slots=4)
     assert (lease.run_id, lease.step_key) == (str(run_id), "t")
@@ -47,6 +49,8 @@ async def test_a_held_step_is_granted_in_no_process_and_its_run_goes_on(world: W
     assert (freed.hold.released_by, freed.extent.queued_tickets) == ("bob", 1)
     assert all(replica.acted for replica in freed.replicas)
     assert [(found.run_id, found.step_key) for found in await waiting] == [(str(run_id), "s")]
+    (queue,) = (await control(other).ListQueues(pb.ListQueuesRequest())).queues
+    assert list(queue.step_holds) == []
 
 
 async def test_a_ticket_that_comes_later_is_not_granted_as_it_is_stored(world: World) -> None:

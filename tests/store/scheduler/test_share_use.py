@@ -105,6 +105,30 @@ async def test_the_past_of_who_is_gone_is_taken_over_once_and_its_leases_are_not
     assert three.usage.used("a").running == 3, "it was not gone after all"
 
 
+@pytest.mark.requirement("sched.fair")
+async def test_the_past_of_a_process_that_was_paused_counts_once(leaders: list[Leader]) -> None:
+    one, two, three = leaders
+    one.uses("a", 3, 40.0)
+    one.uses("b", 0, 8.0)
+    one.usage.projects[("a", "p")] = 3
+    await one.tell()
+    await two.tell()
+    await two.tell(SILENT_MS + 1)
+    for leader in (one, two, three, one):
+        await leader.tell()
+    assert (one.usage.meters["a"].average, one.usage.meters["a"].running) == (0.0, 3), "another has its past now"
+    assert [leader.usage.used("a").average for leader in leaders] == [40.0, 40.0, 40.0]
+    assert [leader.usage.used("b").average for leader in leaders] == [8.0, 8.0, 8.0]
+    one.uses("a", 3, 5.0)
+    await one.tell()
+    await two.tell()
+    assert two.usage.used("a").average == 45.0, "what it uses from then on counts beside it"
+    one.uses("c", 1, 2.0)
+    await one.tell()
+    await one.tell()
+    assert one.usage.meters["c"].average == 2.0, "what is said for the first time is nobody else's"
+
+
 async def test_who_uses_nothing_takes_back_what_it_said(leaders: list[Leader]) -> None:
     one, two, _ = leaders
     one.uses("a", 3, 1.0)

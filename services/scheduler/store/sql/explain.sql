@@ -8,7 +8,7 @@ SELECT kind, scope_id, mode FROM scope_fence
 
 -- name: read_carriers
 -- Workers seen since $1 that carry one of these handlers and have not signed off.
-SELECT w.tenant, w.worker_id, w.project, w.handlers, w.capabilities, w.fleet, w.resources FROM worker AS w
+SELECT w.tenant, w.worker_id, w.project, w.handlers, w.capabilities, w.fleet, w.resources, w.process FROM worker AS w
  WHERE w.seen_ms >= $1 AND w.seen_ms > w.left_ms AND string_to_array(w.handlers, E'\n') && $2::text[]
  ORDER BY w.tenant, w.worker_id;
 

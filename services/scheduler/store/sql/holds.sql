@@ -102,3 +102,10 @@ SELECT q.*, (SELECT count(*) FROM worker AS w
            AND (t.tenant, t.project, t.handler) > ($4::text, $5::text, $6::text)
          GROUP BY t.tenant, t.project, t.handler ORDER BY t.tenant, t.project, t.handler LIMIT $8) AS q
  ORDER BY q.tenant, q.project, q.handler;
+
+-- name: read_held_queues
+-- In which queues something of these steps waits or is live; of a step that is many, of its instances.
+SELECT DISTINCT a.place, t.tenant, t.project, t.handler
+  FROM unnest($1::uuid[], $2::text[]) WITH ORDINALITY AS a(run_id, step_key, place)
+  JOIN ticket AS t ON t.open AND t.run_id = a.run_id AND (t.step_key = a.step_key OR starts_with(t.step_key, a.step_key || '['))
+ ORDER BY a.place, t.tenant, t.project, t.handler;

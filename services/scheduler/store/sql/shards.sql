@@ -56,21 +56,24 @@ SELECT key_id, public_key FROM signing_key WHERE key_id = ANY ($1::bytea[]);
 
 -- name: put_workers
 -- Workers seen lately.
-INSERT INTO worker AS w (tenant, worker_id, project, handlers, capabilities, seen_ms, fleet, resources)
-SELECT * FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::text[], $6::bigint[], $7::boolean[], $8::text[])
-           AS a(tenant, worker_id, project, handlers, capabilities, seen_ms, fleet, resources) ORDER BY 1, 2
+INSERT INTO worker AS w (tenant, worker_id, project, handlers, capabilities, seen_ms, fleet, resources, process)
+SELECT * FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::text[], $6::bigint[], $7::boolean[], $8::text[], $9::text[])
+           AS a(tenant, worker_id, project, handlers, capabilities, seen_ms, fleet, resources, process) ORDER BY 1, 2
 ON CONFLICT (tenant, worker_id) DO UPDATE
    SET handlers = CASE WHEN excluded.handlers <> '' THEN excluded.handlers ELSE w.handlers END,
        capabilities = CASE WHEN excluded.handlers <> '' THEN excluded.capabilities ELSE w.capabilities END,
        resources = CASE WHEN excluded.handlers <> '' THEN excluded.resources ELSE w.resources END,
+       process = CASE WHEN excluded.handlers <> '' AND excluded.seen_ms >= w.seen_ms THEN excluded.process ELSE w.process END,
        seen_ms = greatest(w.seen_ms, excluded.seen_ms),
        fleet = w.fleet OR excluded.fleet;
 
 -- name: leave_workers
--- Workers that claim nothing more, whatever is still written down of them.
+-- Workers that claim nothing more, whatever is still written down of them; another process of the name that is written down stays.
 UPDATE worker AS w SET left_ms = greatest(w.seen_ms, gone.at_ms)
-  FROM (SELECT a.tenant, a.worker_id, a.at_ms FROM unnest($1::text[], $2::text[], $3::bigint[]) AS a(tenant, worker_id, at_ms)
-          JOIN worker AS o USING (tenant, worker_id) ORDER BY 1, 2 FOR NO KEY UPDATE OF o) AS gone
+  FROM (SELECT a.tenant, a.worker_id, a.at_ms
+          FROM unnest($1::text[], $2::text[], $3::bigint[], $4::text[]) AS a(tenant, worker_id, at_ms, process)
+          JOIN worker AS o USING (tenant, worker_id)
+         WHERE a.process = '' OR o.process IN ('', a.process) ORDER BY 1, 2 FOR NO KEY UPDATE OF o) AS gone
  WHERE w.tenant = gone.tenant AND w.worker_id = gone.worker_id;
 
 -- name: forget_workers

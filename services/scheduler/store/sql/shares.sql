@@ -41,16 +41,19 @@ INSERT INTO share_change (version, tenant, project, at_ms, actor, reason, former
 SELECT version, tenant, project, at_ms, actor, reason, former, became FROM share_change WHERE version < $1 ORDER BY version DESC LIMIT $2;
 
 -- name: put_use
--- What this process sees, all of it: what is not named any more goes.
+-- What this process sees, all of it: what is not named any more goes. Answers what had no row: a row that an upsert inserted, and did
+-- not update, has no xmax.
 WITH said AS (SELECT * FROM unnest($2::text[], $3::text[], $4::integer[], $5::double precision[], $7::integer[],
                                        $8::double precision[])
                   AS u(tenant, project, running, average, waiting, extra)),
 gone AS (DELETE FROM share_use AS o WHERE o.holder = $1 AND NOT EXISTS (
-    SELECT 1 FROM said WHERE said.tenant = o.tenant AND said.project = o.project))
-INSERT INTO share_use (holder, tenant, project, running, average, beat, waiting, extra)
-SELECT $1, tenant, project, running, average, $6, waiting, extra FROM said ORDER BY tenant, project
-ON CONFLICT (holder, tenant, project) DO UPDATE SET running = excluded.running, average = excluded.average, beat = excluded.beat,
-       waiting = excluded.waiting, extra = excluded.extra;
+    SELECT 1 FROM said WHERE said.tenant = o.tenant AND said.project = o.project)),
+put AS (INSERT INTO share_use AS u (holder, tenant, project, running, average, beat, waiting, extra)
+    SELECT $1, tenant, project, running, average, $6, waiting, extra FROM said ORDER BY tenant, project
+    ON CONFLICT (holder, tenant, project) DO UPDATE SET running = excluded.running, average = excluded.average, beat = excluded.beat,
+           waiting = excluded.waiting, extra = excluded.extra
+    RETURNING u.tenant, u.project, u.xmax = 0 AS fresh)
+SELECT tenant, project FROM put WHERE fresh;
 
 -- name: read_use
 -- What the other processes said last.

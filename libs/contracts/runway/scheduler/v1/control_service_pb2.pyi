@@ -606,6 +606,7 @@ class Queue(google.protobuf.message.Message):
     LIVE_LEASES_FIELD_NUMBER: builtins.int
     WORKERS_FIELD_NUMBER: builtins.int
     HOLDS_FIELD_NUMBER: builtins.int
+    STEP_HOLDS_FIELD_NUMBER: builtins.int
     tenant: builtins.str
     """Whose."""
     project: builtins.str
@@ -626,6 +627,10 @@ class Queue(google.protobuf.message.Message):
     def holds(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___Hold]:
         """Holds in force that stop it as a whole."""
 
+    @property
+    def step_holds(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___Hold]:
+        """Holds in force on single steps of which something waits or is live here; the first 100 of them."""
+
     def __init__(
         self,
         *,
@@ -637,10 +642,11 @@ class Queue(google.protobuf.message.Message):
         live_leases: builtins.int = ...,
         workers: builtins.int = ...,
         holds: collections.abc.Iterable[Global___Hold] | None = ...,
+        step_holds: collections.abc.Iterable[Global___Hold] | None = ...,
     ) -> None: ...
     _HasFieldArgType: typing_extensions.TypeAlias = typing.Literal["oldest_at", b"oldest_at"]
     def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
-    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["handler", b"handler", "holds", b"holds", "live_leases", b"live_leases", "oldest_at", b"oldest_at", "project", b"project", "tenant", b"tenant", "waiting", b"waiting", "workers", b"workers"]
+    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["handler", b"handler", "holds", b"holds", "live_leases", b"live_leases", "oldest_at", b"oldest_at", "project", b"project", "step_holds", b"step_holds", "tenant", b"tenant", "waiting", b"waiting", "workers", b"workers"]
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
 
 Global___Queue: typing_extensions.TypeAlias = Queue

@@ -190,6 +190,7 @@ class Worker(google.protobuf.message.Message):
     RESOURCES_FIELD_NUMBER: builtins.int
     LEAVING_FIELD_NUMBER: builtins.int
     SILENT_FOR_FIELD_NUMBER: builtins.int
+    HELD_BECAUSE_FIELD_NUMBER: builtins.int
     worker_id: builtins.str
     """Its name."""
     live_leases: builtins.int
@@ -198,6 +199,8 @@ class Worker(google.protobuf.message.Message):
     """Whether it serves every tenant."""
     leaving: builtins.bool
     """Whether it said that it claims nothing more; listed while leases of it live."""
+    held_because: builtins.str
+    """Set where an operator drains or holds it: the reason that was given. It gets nothing new until it is released."""
     @property
     def handlers(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
         """Handlers it carries."""
@@ -230,10 +233,11 @@ class Worker(google.protobuf.message.Message):
         resources: collections.abc.Mapping[builtins.str, builtins.int] | None = ...,
         leaving: builtins.bool = ...,
         silent_for: google.protobuf.duration_pb2.Duration | None = ...,
+        held_because: builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: typing_extensions.TypeAlias = typing.Literal["last_seen", b"last_seen", "silent_for", b"silent_for"]
     def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
-    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["capabilities", b"capabilities", "fleet", b"fleet", "handlers", b"handlers", "last_seen", b"last_seen", "leaving", b"leaving", "live_leases", b"live_leases", "resources", b"resources", "silent_for", b"silent_for", "worker_id", b"worker_id"]
+    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["capabilities", b"capabilities", "fleet", b"fleet", "handlers", b"handlers", "held_because", b"held_because", "last_seen", b"last_seen", "leaving", b"leaving", "live_leases", b"live_leases", "resources", b"resources", "silent_for", b"silent_for", "worker_id", b"worker_id"]
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
 
 Global___Worker: typing_extensions.TypeAlias = Worker

@@ -38,7 +38,10 @@ class _LeaseStatusEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._En
     LEASE_STATUS_CANCELLED: _LeaseStatus.ValueType  # 3
     """The run is cancelled or closed: stop."""
     LEASE_STATUS_UNKNOWN: _LeaseStatus.ValueType  # 4
-    """No leader answers for it now: go on until the TTL passes."""
+    """No leader answers for it now, and its row does not tell: go on until the TTL passes. Where no leader answers, a beat may be
+    answered by the row of its lease, LIVE or FENCED: such a LIVE says that nobody has taken the lease, not that its leader heard
+    the beat.
+    """
 
 class LeaseStatus(_LeaseStatus, metaclass=_LeaseStatusEnumTypeWrapper):
     """What the authority thinks of an attempt."""
@@ -52,7 +55,10 @@ LEASE_STATUS_FENCED: LeaseStatus.ValueType  # 2
 LEASE_STATUS_CANCELLED: LeaseStatus.ValueType  # 3
 """The run is cancelled or closed: stop."""
 LEASE_STATUS_UNKNOWN: LeaseStatus.ValueType  # 4
-"""No leader answers for it now: go on until the TTL passes."""
+"""No leader answers for it now, and its row does not tell: go on until the TTL passes. Where no leader answers, a beat may be
+answered by the row of its lease, LIVE or FENCED: such a LIVE says that nobody has taken the lease, not that its leader heard
+the beat.
+"""
 Global___LeaseStatus: typing_extensions.TypeAlias = LeaseStatus
 
 class _CommandType:
@@ -149,6 +155,7 @@ class ClaimAttemptsRequest(google.protobuf.message.Message):
     FREE_FIELD_NUMBER: builtins.int
     RESOURCES_FIELD_NUMBER: builtins.int
     TOTAL_SLOTS_FIELD_NUMBER: builtins.int
+    PROCESS_FIELD_NUMBER: builtins.int
     claim_id: builtins.bytes
     """Names this claim, 16 bytes; a repeat returns the same leases."""
     worker_id: builtins.str
@@ -161,6 +168,8 @@ class ClaimAttemptsRequest(google.protobuf.message.Message):
     """
     total_slots: builtins.int
     """Slots it has in all; 0: as many as are free."""
+    process: builtins.bytes
+    """Random, the same for as long as the process lives: tells it from another one of the same `worker_id`. Empty: not said."""
     @property
     def handlers(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
         """Handlers it carries, `workflow.handler@build` each."""
@@ -194,10 +203,11 @@ class ClaimAttemptsRequest(google.protobuf.message.Message):
         free: collections.abc.Mapping[builtins.str, builtins.int] | None = ...,
         resources: collections.abc.Mapping[builtins.str, builtins.int] | None = ...,
         total_slots: builtins.int = ...,
+        process: builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: typing_extensions.TypeAlias = typing.Literal["wait", b"wait"]
     def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
-    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["capabilities", b"capabilities", "claim_id", b"claim_id", "free", b"free", "handlers", b"handlers", "max_bytes", b"max_bytes", "resources", b"resources", "slots", b"slots", "total_slots", b"total_slots", "wait", b"wait", "worker_id", b"worker_id"]
+    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["capabilities", b"capabilities", "claim_id", b"claim_id", "free", b"free", "handlers", b"handlers", "max_bytes", b"max_bytes", "process", b"process", "resources", b"resources", "slots", b"slots", "total_slots", b"total_slots", "wait", b"wait", "worker_id", b"worker_id"]
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
 
 Global___ClaimAttemptsRequest: typing_extensions.TypeAlias = ClaimAttemptsRequest
@@ -394,12 +404,15 @@ class HeartbeatAttemptsRequest(google.protobuf.message.Message):
     WORKER_ID_FIELD_NUMBER: builtins.int
     HEARTBEATS_FIELD_NUMBER: builtins.int
     LEAVING_FIELD_NUMBER: builtins.int
+    PROCESS_FIELD_NUMBER: builtins.int
     worker_id: builtins.str
     """The worker process."""
     leaving: builtins.bool
     """The process claims nothing more: it drains, or ends now. It counts as no worker from then on, which is told to people and to
     nobody else: its leases go on as before. A process that claims under this name again is a new one.
     """
+    process: builtins.bytes
+    """As in its claims. Once another process has claimed under this name, what this one says of leaving is its own and changes nothing."""
     @property
     def heartbeats(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___Heartbeat]:
         """At most 10,000."""
@@ -410,8 +423,9 @@ class HeartbeatAttemptsRequest(google.protobuf.message.Message):
         worker_id: builtins.str = ...,
         heartbeats: collections.abc.Iterable[Global___Heartbeat] | None = ...,
         leaving: builtins.bool = ...,
+        process: builtins.bytes = ...,
     ) -> None: ...
-    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["heartbeats", b"heartbeats", "leaving", b"leaving", "worker_id", b"worker_id"]
+    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["heartbeats", b"heartbeats", "leaving", b"leaving", "process", b"process", "worker_id", b"worker_id"]
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
 
 Global___HeartbeatAttemptsRequest: typing_extensions.TypeAlias = HeartbeatAttemptsRequest
