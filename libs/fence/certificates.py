@@ -1,4 +1,4 @@
-"""Authoritative for what an approver signs, and for how a rule travels in a run's grant.
+"""Authoritative for what an approver signs. How a rule that asks travels in a run's grant: libs.fence.rules.
 
 A signature is over the statement: a line that names its purpose, then one JSON object in canonical form (RFC 8785), so that any
 language can make and check it. Whoever relies on an approval verifies it himself: launch when it is decided, the gateway
@@ -6,7 +6,7 @@ before it holds it. Can go wrong: a statement that leaves out what is relied on.
 """
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from enum import IntEnum
 from uuid import UUID
 
@@ -18,8 +18,6 @@ from libs.kernel.values import value
 
 PURPOSE = b"runway.approval.v1\n"
 """Goes before every statement, so that a signature made for anything else never verifies as a decision."""
-RULE = "approval"
-ANY = "*"
 
 
 class Standing(IntEnum):
@@ -34,7 +32,8 @@ class Standing(IntEnum):
 @value(frozen=True, slots=True)
 class Subject:
     """What exactly is to be allowed. `policy`: hexadecimal digest of the version whose rule asks; `tool` empty: a question of
-    the step."""
+    the step; `effect_class` empty: no rule asks by class; `total_micros`: the run's spend that it allows, 0 where no rule asks
+    by total."""
 
     approval_id: UUID
     run_id: UUID
@@ -46,6 +45,8 @@ class Subject:
     proposal_version: int
     hold_micros: int
     expires_ms: int
+    effect_class: str = ""
+    total_micros: int = 0
 
 
 @value(frozen=True, slots=True)
@@ -74,8 +75,9 @@ def key_name(public_key: bytes) -> str:
 
 
 def statement(subject: Subject, *, approve: bool, approver: str, reason: str, break_glass: bool) -> bytes:
-    """The bytes that one approver signs. Texts and whole numbers only, for which `json` writes what RFC 8785 asks for."""
-    facts = {
+    """The bytes that one approver signs. Texts and whole numbers only, for which `json` writes what RFC 8785 asks for. Class and
+    total are said where they are something."""
+    facts: dict[str, object] = {
         "approval_id": str(subject.approval_id),
         "approver": approver,
         "break_glass": break_glass,
@@ -91,6 +93,10 @@ def statement(subject: Subject, *, approve: bool, approver: str, reason: str, br
         "step_key": subject.step_key,
         "tool": subject.tool,
     }
+    if subject.effect_class:
+        facts["effect_class"] = subject.effect_class
+    if subject.total_micros:
+        facts["total_micros"] = subject.total_micros
     return PURPOSE + json.dumps(facts, sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode()
 
 
@@ -119,47 +125,3 @@ def problem_of(certificate: Certificate) -> str:
     if len({one.approver for one in certificate.signatures}) < distinct:
         return "an approver signed twice"
     return ""
-
-
-def rule_text(step_key: str, tool: str, need: int, above_micros: int, policy: str) -> str:
-    """A rule as an entry of a run's grant: it takes away, and grants nothing. Read by the gateway's admission statement."""
-    return f"{RULE}:{step_key}:{need}:{above_micros}:{policy}:{tool}"
-
-
-@value(frozen=True, slots=True)
-class Rule:
-    """A rule as the gateway sees it in a grant; `step` `*`: of whichever step, as a child run inherits it."""
-
-    step: str
-    need: int
-    above_micros: int
-    policy: str
-    tool: str
-
-    def names(self, step_key: str, tool: str, hold_micros: int) -> bool:
-        """Whether it names this call. `key[3]` is an instance of the step `key`."""
-        of_step = self.step in (step_key, step_key.partition("[")[0], ANY)
-        return of_step and self.tool in (tool, ANY) and self.above_micros < max(hold_micros, 1)
-
-
-def rules_of(grant: Iterable[str]) -> list[Rule]:
-    """The rules among the entries of a grant."""
-    found = []
-    for entry in grant:
-        if entry.startswith(f"{RULE}:"):
-            _, step, need, above, policy, tool = entry.split(":", 5)
-            found.append(Rule(step, int(need), int(above), policy, tool))
-    return found
-
-
-def governing(grant: Iterable[str], step_key: str, tool: str, hold_micros: int) -> Rule | None:
-    """The rule that governs a call: of those that name it the one that needs most. The admission statement says the same."""
-    named = [rule for rule in rules_of(grant) if rule.names(step_key, tool, hold_micros)]
-    return max(named, key=lambda rule: (rule.need, rule.policy), default=None)
-
-
-def inherited(grant: Iterable[str], step_key: str) -> list[str]:
-    """What a run that this step spawns has to ask for as well: the step's own rules, of whichever step there."""
-    base = step_key.partition("[")[0]
-    mine = [rule for rule in rules_of(grant) if rule.step in (step_key, base, ANY)]
-    return sorted({rule_text(ANY, rule.tool, rule.need, rule.above_micros, rule.policy) for rule in mine})

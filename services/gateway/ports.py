@@ -26,7 +26,8 @@ T = TypeVar("T")
 
 @value(frozen=True, slots=True)
 class Intent:
-    """One call that asks to be committed before it is made. `slot` empty: named here, `tool#ordinal`."""
+    """One call that asks to be committed before it is made. `slot` empty: named here, `tool#ordinal`. `effect_class`: as rules of
+    approval see it, which no caller can make less: the class that the tool gives it, and the one that the caller declares."""
 
     admission: Admission
     slot: str
@@ -37,6 +38,7 @@ class Intent:
     hold: int
     nonce: UUID
     traceparent: str = ""
+    effect_class: str = ""
 
     @property
     def asked(self) -> Asked:
@@ -57,6 +59,9 @@ class Admitted:
     """The approval that allowed it, which is used up."""
     envelope_sequence: int = 0
     """Of the budget that was judged."""
+    total: int = 0
+    """The run's spend with it, and whose rule asks for an approval of it."""
+    policy: str = ""
     revoked: str = ""
     """The entry of the grant that took the capability, where it was denied for that."""
 

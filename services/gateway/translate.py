@@ -246,6 +246,8 @@ def certificate(message: fence_pb2.ApprovalCertificate) -> Certificate:
         proposal_version=message.proposal_version,
         hold_micros=message.hold_micros,
         expires_ms=message.expires_ms,
+        effect_class=message.effect_class,
+        total_micros=message.total_micros,
     )
     signatures = [Signature(s.public_key, s.signature, s.approver, s.break_glass, s.reason) for s in message.signatures]
     return Certificate(subject, Standing(int(message.standing)), signatures)

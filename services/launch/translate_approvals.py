@@ -14,6 +14,7 @@ from google.protobuf.message import DecodeError
 from runway.events.v1 import events_pb2
 from runway.launch.v1 import approval_service_pb2 as pb
 
+from libs.fence.rules import CLASSES
 from libs.kernel.ids import digest, uuid_from_bytes, uuid_from_text
 from libs.kernel.refusal import Refusal, invalid_field
 from libs.rpc.identity import Caller
@@ -64,7 +65,24 @@ def _read(fact: events_pb2.CommandRecorded, run_id: UUID, said: Mapping[str, Any
         if said.get("digest") != mine.hex():
             raise _Unreadable("digest is not that of the canonical content")
         version, hold = _number(said, "version", 1, 2**53), _number(said, "hold_micros", 0, 10**15)
-        return Asked(run_id, fact.step_key, fact.slot, slot, tool, title, shown, mine, version, hold)
+        effect_class, policy = _text(said, "effect_class", 100), _text(said, "policy", 64)
+        if effect_class != " ".join(sorted({*effect_class.split()} & {*CLASSES})):
+            raise _Unreadable(f"effect_class must name classes, of {', '.join(CLASSES)}, in this order")
+        return Asked(
+            run_id=run_id,
+            step_key=fact.step_key,
+            command_slot=fact.slot,
+            slot=slot,
+            tool=tool,
+            title=title,
+            content=shown,
+            digest=mine,
+            proposal_version=version,
+            hold_micros=hold,
+            effect_class=effect_class,
+            total_micros=_number(said, "total_micros", 0, 2**53) if "total_micros" in said else -1,
+            policy=policy,
+        )
     eligible = said.get("eligible") or []
     if not isinstance(eligible, list) or len(eligible) > 64 or not all(_name(one) for one in eligible):
         raise _Unreadable("eligible must be a list of at most 64 printable names")
@@ -133,6 +151,8 @@ def approval_message(approval: Approval, said: Sequence[DecisionFacts] = (), *, 
         reason=approval.reason,
         root_run_id=str(approval.root_run_id or subject.run_id),
         owners_above=approval.owners_above,
+        effect_class=subject.effect_class,
+        total_micros=subject.total_micros,
     )
 
 

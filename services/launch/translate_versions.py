@@ -72,7 +72,7 @@ def canonical_spec(given: workflow_pb2.WorkflowSpec) -> workflow_pb2.WorkflowSpe
             field.extend(ordered)
         for rule in step.approvals:
             rule.need = rule.need or 1
-            for named in (rule.tools, rule.eligible):
+            for named in (rule.tools, rule.eligible, rule.effects):
                 kept = sorted(set(named))
                 del named[:]
                 named.extend(kept)
@@ -146,9 +146,19 @@ def _step(step: workflow_pb2.StepSpec) -> StepSpec:
         max_instances=step.max_instances,
         template=step.expand.template,
         max_expanded=step.expand.max,
-        approvals=tuple(
-            ApprovalRule(tuple(r.tools), r.need, tuple(r.eligible), to_ms(r.expires_in), r.above_micros) for r in step.approvals
-        ),
+        approvals=tuple(_rule(rule) for rule in step.approvals),
+    )
+
+
+def _rule(rule: workflow_pb2.ApprovalRule) -> ApprovalRule:
+    return ApprovalRule(
+        tools=tuple(rule.tools),
+        need=rule.need,
+        eligible=tuple(rule.eligible),
+        expires_in_ms=to_ms(rule.expires_in),
+        above_micros=rule.above_micros,
+        effects=tuple(rule.effects),
+        above_total_micros=rule.above_total_micros,
     )
 
 

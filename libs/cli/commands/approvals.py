@@ -30,8 +30,10 @@ PEOPLE = (
         "slot",
         "tool",
         "title",
+        "effect_class",
         "state",
         "hold_micros",
+        "total_micros",
         "need",
         "eligible",
     ),
@@ -87,6 +89,8 @@ def _show(approval: Any, form: Form, **more: Any) -> None:
             f"{d['approver']}: {d['decision']}" + (" (broke the glass)" if d["break_glass"] else "") for d in row["decisions"]
         ]
         names = ", ".join(said)
+        if row["total_micros"] == "0":  # no rule asks by total
+            del row["total_micros"]
         row = {name: row[name] for name in PEOPLE if row.get(name)} | ({"decisions": names} if names else {}) | more
     show_one(row, form)
 

@@ -31,17 +31,21 @@ KEY_FILE = "approver.key"
 
 @dataclass(frozen=True, slots=True)
 class ApprovalRule:
-    """Calls of a step that people must approve before they are made: by tool, `model:NAME`, or `*`.
+    """Calls of a step that people must approve before they are made: by tool, `model:NAME`, or `*`, and by the class of their
+    effect (`effects`: `pure`, `idempotent`, `reconcilable`, `non_replayable`).
 
     `need` approvers must say yes, of those who are `eligible` (names or roles; empty: every reviewer), never who launched the
-    run or published the workflow. `above_micros`: only calls that hold more than this.
+    run or published the workflow. `above_micros`: only calls that hold more than this. `above_total_micros`: only calls with
+    which the run would have spent more than this; what is approved lets it go on to the next multiple.
     """
 
-    tools: Sequence[str]
+    tools: Sequence[str] = ()
     need: int = 1
     eligible: Sequence[str] = ()
     expires_in: timedelta | None = None
     above_micros: int = 0
+    effects: Sequence[str] = ()
+    above_total_micros: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +77,7 @@ def _exact(value: struct_pb2.Value) -> Any:
 
 def statement(approval: pb.Approval, *, approve: bool, approver: str, reason: str = "", break_glass: bool = False) -> bytes:
     """The bytes that an approver signs."""
-    facts = {
+    facts: dict[str, object] = {
         "approval_id": approval.approval_id,
         "approver": approver,
         "break_glass": break_glass,
@@ -89,6 +93,10 @@ def statement(approval: pb.Approval, *, approve: bool, approver: str, reason: st
         "step_key": approval.step_key,
         "tool": approval.tool,
     }
+    if approval.effect_class:
+        facts["effect_class"] = approval.effect_class
+    if approval.total_micros:
+        facts["total_micros"] = approval.total_micros
     return PURPOSE + json.dumps(facts, sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode()
 
 

@@ -32,13 +32,16 @@ def ask_for_call(waits: StepWaits, needed: ApprovalRequired, content: struct_pb2
             name = f"approval {facts['version']}.{again} {digest_of(to_value(slot))}"
         if waits.told(name, "approval") is None:
             break
-    said = {
+    said: dict[str, Any] = {
         "slot": slot,
         "tool": facts["tool"],
         "digest": facts["digest"],
         "version": int(facts["version"]),
         "hold_micros": int(facts["hold_micros"]),
     }
+    said |= {name: facts[name] for name in ("effect_class", "policy") if name in facts}  # an older gateway says less
+    if "total_micros" in facts:
+        said["total_micros"] = int(facts["total_micros"])
     waits.ask(name, pb.COMMAND_TYPE_APPROVAL, _payload(said, content))
 
 

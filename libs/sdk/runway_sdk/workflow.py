@@ -311,6 +311,8 @@ def _rule(rule: ApprovalRule) -> workflow_pb2.ApprovalRule:
         eligible=rule.eligible,
         expires_in=None if rule.expires_in is None else _duration(rule.expires_in),
         above_micros=rule.above_micros,
+        effects=rule.effects,
+        above_total_micros=rule.above_total_micros,
     )
 
 

@@ -89,6 +89,7 @@ class Invoker:
             hold=max(ask.hold, tool.hold(ask.arguments)),
             nonce=self._ports.ids.random128(),
             traceparent=traceparent(),
+            effect_class=" ".join(sorted({tool.classify(ask.arguments, None), replay_class})),
         )
         self._refuse_saturated()
         deadline_s = asyncio.get_running_loop().time() + ask.wait_ms / 1000
@@ -96,14 +97,14 @@ class Invoker:
         admitted = await self._admit_bounded(intent, tool.tokens(ask.arguments))
         match admitted.verdict:
             case Verdict.OK:
-                return self._answer(await self._settled(admitted.name, deadline_s), intent, fresh=True)
+                return self._answer(await self._settled(admitted.name, deadline_s), intent, admitted, fresh=True)
             case Verdict.REPLAYED if admitted.effect is not None:
                 EFFECTS_REPLAYED.labels(tool_name).inc()
-                return self._answer(admitted.effect, intent)
+                return self._answer(admitted.effect, intent, admitted)
             case Verdict.REPLAYED | Verdict.TAKEN:
-                return self._answer(await self._attach(admitted, deadline_s), intent)
+                return self._answer(await self._attach(admitted, deadline_s), intent, admitted)
             case Verdict.APPROVAL if admitted.effect is not None:
-                raise _needs_approval(admitted.effect)
+                raise _needs_approval(admitted.effect, intent, admitted)
             case Verdict.BUDGET:
                 raise _exhausted(intent, admitted)
             case Verdict.DENIED:
@@ -199,11 +200,11 @@ class Invoker:
                 await asyncio.sleep(min(pause_s, left_s))
                 pause_s = min(pause_s * 2, 0.5)
 
-    def _answer(self, effect: Effect, intent: Intent, *, fresh: bool = False) -> Answer:
+    def _answer(self, effect: Effect, intent: Intent, admitted: Admitted, *, fresh: bool = False) -> Answer:
         if effect.state in DOUBTFUL:
             raise _unknown(effect)
         if effect.state is State.PROPOSED:  # its try was not made or failed, and another call at once proposes something else
-            raise _needs_approval(effect)
+            raise _needs_approval(effect, intent, admitted)
         if effect.state in UNRESOLVED:
             raise _in_flight(effect)
         if effect.state in (State.NOT_SENT, State.ABSENT):
@@ -244,12 +245,19 @@ def _unknown(effect: Effect) -> Refusal:
     )
 
 
-def _needs_approval(effect: Effect) -> Refusal:
-    facts = {"tool": effect.tool, "digest": effect.proposal_digest.hex(), "hold_micros": str(effect.proposal_hold)}
+def _needs_approval(effect: Effect, intent: Intent, admitted: Admitted) -> Refusal:
+    facts = {
+        "tool": effect.tool,
+        "digest": effect.proposal_digest.hex(),
+        "hold_micros": str(effect.proposal_hold),
+        "effect_class": intent.effect_class,
+        "total_micros": str(admitted.total),
+        "policy": admitted.policy,
+    }
     return Refusal(
         Reason.APPROVAL_REQUIRED,
         f"{effect.tool} in slot {effect.name.slot} needs an approval of exactly these arguments before it is called",
-        remedy="yield with an APPROVAL command (slot, tool, digest, version, content); repeat the call once it is decided",
+        remedy="yield with an APPROVAL command (this detail, and the content); repeat the call once it is decided",
         detail=_facts(effect) | facts,
     )
 

@@ -78,4 +78,6 @@ def _columns(certificates: Sequence[Certificate]) -> tuple[list[object], ...]:
         [len(certificate.signatures) for certificate in certificates],
         [any(one.break_glass for one in certificate.signatures) for certificate in certificates],
         [int(certificate.standing) for certificate in certificates],
+        [s.effect_class for s in subjects],
+        [s.total_micros for s in subjects],
     )

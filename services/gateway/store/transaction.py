@@ -49,7 +49,7 @@ class GatewayTx:
         """Locks, names slots that have no name, judges and stores."""
         await FenceStore(self._tx).lock([intent.admission for intent in intents])
         named, ordinals = await self._named(intents)
-        rows_ = await self._judge(named, process, now_ms)
+        rows_ = await self._again_where_lifted(named, await self._judge(named, process, now_ms), process, now_ms)
         names = [EffectName(i.asked.run_id, i.asked.step_key, i.slot) for i in named]
         verdicts = [Verdict(row["verdict"]) for row in rows_]
         await self._keep_ordinals(ordinals, verdicts)
@@ -75,6 +75,8 @@ class GatewayTx:
                 envelope_sequence=row["envelope_sequence"] or 0,
                 effect=known.get(name) if verdict in _TOLD else None,
                 approval_id=row["approval_id"],
+                total=row["total"] or 0,
+                policy=row["policy"] or "",
                 revoked=row["revoked"] or "",
             )
             for name, verdict, row in zip(names, verdicts, rows_, strict=True)
@@ -104,7 +106,26 @@ class GatewayTx:
             self._tx.incarnation,
             process,
             now_ms,
+            [i.effect_class for i in named],
         )
+
+    async def _again_where_lifted(
+        self, named: Sequence[Intent], judged: Sequence[Any], process: UUID, now_ms: int
+    ) -> Sequence[Any]:
+        """An approval that was used just now may let its run spend more: who stands beside that call, and was held back in the
+        same statement, is judged once more by what is so now."""
+        lifted = {i.asked.run_id for i, row in zip(named, judged, strict=True) if row["lifted_to"] and row["n"]}
+        places = [
+            place
+            for place, (intent, row) in enumerate(zip(named, judged, strict=True))
+            if row["verdict"] == Verdict.APPROVAL and intent.asked.run_id in lifted
+        ]
+        if not places:
+            return judged
+        found = list(judged)
+        for place, row in zip(places, await self._judge([named[p] for p in places], process, now_ms), strict=True):
+            found[place] = row
+        return found
 
     async def _named(self, intents: Sequence[Intent]) -> tuple[list[Intent], list[tuple[_Ordinal, int] | None]]:
         """The intents with every slot named, and the ordinal that each unnamed one took."""

@@ -10,7 +10,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from uuid import UUID
 
-from libs.fence.certificates import Rule, Subject, governing, rules_of
+from libs.fence.certificates import Subject
+from libs.fence.rules import Rule, governing, lifted_to, rules_of, unsaid
 from services.launch.app.approval_log import child_entry, entry
 from services.launch.domain.approvals import (
     Answered,
@@ -124,7 +125,7 @@ async def _named(ports: Ports, ask: Asked, run: Run, step: StepSpec, governs: Ru
     head = run.head
     entries: dict[str, list[Rule]] = {}
     for one in rules_of(head.capabilities):
-        if one.names(ask.step_key, ask.tool, ask.hold_micros):
+        if one.names(ask.call):
             entries.setdefault(one.policy, []).append(one)
     named: list[ApprovalRule] = []
     governing_rules: list[ApprovalRule] = []
@@ -140,18 +141,23 @@ async def _named(ports: Ports, ask: Asked, run: Run, step: StepSpec, governs: Ru
 async def _made(ports: Ports, ask: Asked, run: Run, version: Version, now: int) -> "Approval | Answered":
     if ask.problem:
         return refused(ask, ask.problem)
-    need, eligible, length_ms = ask.need, ask.eligible, ask.length_ms
+    need, eligible, length_ms, by_class = ask.need, ask.eligible, ask.length_ms, False
     base = ask.step_key.partition("[")[0]
     step = next((step for step in version.spec.steps if step.key in (ask.step_key, base)), None)
     if step is None:
         return refused(ask, "the run's workflow has no such step")
-    policy = run.digest.hex()
+    policy, grant, total = run.digest.hex(), run.head.capabilities, 0
     if ask.tool:
-        governs = governing(run.head.capabilities, ask.step_key, ask.tool, ask.hold_micros)
+        if missing := unsaid(grant, ask.call, total=ask.total_micros >= 0):
+            return refused(
+                ask, f"its command says no {missing}, by which a rule of step {step.key} asks: send the refusal's detail"
+            )
+        governs = governing(grant, ask.call, ask.policy)
         if governs is None:
             return refused(ask, f"no rule of step {step.key} asks for an approval of {ask.tool} that holds {ask.hold_micros}")
-        need, policy = governs.need, governs.policy
+        need, policy, total = governs.need, governs.policy, lifted_to(grant, ask.call)
         eligible, length_ms = await _named(ports, ask, run, step, governs)
+        by_class = any(rule.by_class and rule.of_step(ask.step_key) for rule in rules_of(grant))
     subject = Subject(
         approval_id=ports.ids.uuid7(),
         run_id=ask.run_id,
@@ -163,6 +169,8 @@ async def _made(ports: Ports, ask: Asked, run: Run, version: Version, now: int) 
         proposal_version=ask.proposal_version,
         hold_micros=ask.hold_micros,
         expires_ms=now + (length_ms or ports.approvals.default_length_ms),
+        effect_class=ask.effect_class if by_class else "",
+        total_micros=total,
     )
     return Approval(
         subject=subject,
@@ -170,7 +178,8 @@ async def _made(ports: Ports, ask: Asked, run: Run, version: Version, now: int) 
         tenant=run.head.tenant,
         project=run.head.project,
         workflow=f"{run.workflow_name}@{run.workflow_number}",
-        title=ask.title or f"{ask.tool} in step {ask.step_key}",
+        title=ask.title
+        or f"{ask.tool} in step {ask.step_key}" + (f": the run may spend {total} micros in all" if total else ""),
         content=ask.content,
         need=need,
         eligible=eligible,

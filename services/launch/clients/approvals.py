@@ -49,6 +49,8 @@ def certificate_message(certificate: Certificate) -> fence_pb2.ApprovalCertifica
             )
             for one in certificate.signatures
         ],
+        effect_class=subject.effect_class,
+        total_micros=subject.total_micros,
     )
 
 

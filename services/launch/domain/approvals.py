@@ -11,7 +11,8 @@ from dataclasses import replace
 from enum import IntEnum
 from uuid import UUID
 
-from libs.fence.certificates import Certificate, Rule, Signature, Standing, Subject, statement, verifies
+from libs.fence.certificates import Certificate, Signature, Standing, Subject, statement, verifies
+from libs.fence.rules import Call, Rule
 from libs.kernel.refusal import Reason, Refusal, not_found
 from libs.kernel.values import value
 from services.launch.domain.workflow import ROLES, ApprovalRule, StepSpec
@@ -44,7 +45,8 @@ FOLLOWS: Mapping[ApprovalState, frozenset[ApprovalState]] = {
 
 @value(frozen=True, slots=True)
 class Asked:
-    """What a command asks. `length_ms` 0: as the rule or the installation says; `problem`: why nobody can be asked this."""
+    """What a command asks. `length_ms` 0: as the rule or the installation says; `problem`: why nobody can be asked this. Class,
+    total and policy as the gateway's refusal said them: empty and -1 where it did not."""
 
     run_id: UUID
     step_key: str
@@ -60,6 +62,14 @@ class Asked:
     eligible: tuple[str, ...] = ()
     length_ms: int = 0
     problem: str = ""
+    effect_class: str = ""
+    total_micros: int = -1
+    policy: str = ""
+
+    @property
+    def call(self) -> Call:
+        """As rules see it."""
+        return Call(self.step_key, self.tool, self.hold_micros, self.effect_class, max(self.total_micros, 0))
 
 
 @value(frozen=True, slots=True)
@@ -185,10 +195,18 @@ class HeldAnswer:
 
 
 def rules_behind(steps: Iterable[StepSpec], entries: Collection[Rule]) -> list[ApprovalRule]:
-    """The rules of these steps that became these entries of a grant."""
-    asked = {(one.tool, one.need, one.above_micros) for one in entries}
-    rules = [rule for step in steps for rule in step.approvals]
-    return [rule for rule in rules if any((tool, rule.need, rule.above_micros) in asked for tool in rule.tools)]
+    """The rules of these steps that became these entries of a grant: each of the step whose it was, as far as the entry says."""
+    found = []
+    for step in steps:
+        asked = {
+            (one.tool, one.need, one.above_micros, one.above_total_micros) for one in entries if one.origin in (step.key, "")
+        }
+        found += [
+            rule
+            for rule in step.approvals
+            if any((named, rule.need, rule.above_micros, rule.above_total_micros) in asked for named in rule.named)
+        ]
+    return found
 
 
 def who_and_how_long(named: Sequence[ApprovalRule], governing: Sequence[ApprovalRule]) -> tuple[tuple[str, ...], int]:

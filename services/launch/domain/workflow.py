@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator, Mapping
 from graphlib import CycleError, TopologicalSorter
 
-from libs.fence.certificates import ANY, rule_text
+from libs.fence.rules import ANY, BY_CLASS, CLASSES, rule_text
 from libs.kernel.values import value
 
 POINT_GATEWAY = 1
@@ -56,13 +56,21 @@ class PolicySpec:
 
 @value(frozen=True, slots=True)
 class ApprovalRule:
-    """Calls of a step that need an approval; `expires_in_ms` 0: the installation's default."""
+    """Calls of a step that need an approval, by tool or by the class of their effect; `expires_in_ms` 0: the installation's
+    default; `above_total_micros` 0: not by the run's total."""
 
     tools: tuple[str, ...]
     need: int
     eligible: tuple[str, ...]
     expires_in_ms: int
     above_micros: int
+    effects: tuple[str, ...] = ()
+    above_total_micros: int = 0
+
+    @property
+    def named(self) -> tuple[str, ...]:
+        """What it names, as entries of a grant do."""
+        return (*self.tools, *(BY_CLASS + effect for effect in self.effects))
 
 
 @value(frozen=True, slots=True)
@@ -138,10 +146,10 @@ class WorkflowSpec:
     def rules(self, policy: str) -> tuple[str, ...]:
         """Rules of approval as entries of a grant, beside the capabilities: they take away, so nobody may leave them out."""
         found = {
-            rule_text(step.key, tool, rule.need, rule.above_micros, policy)
+            rule_text(step.key, named, rule.need, rule.above_micros, policy, rule.above_total_micros)
             for step in self.steps
             for rule in step.approvals
-            for tool in rule.tools
+            for named in rule.named
         }
         return tuple(sorted(found))
 
@@ -215,8 +223,8 @@ def _approvals(at: str, step: StepSpec) -> Iterator[Violation]:
     calls = {*step.tools, *(f"model:{model}" for model in step.models)}
     for number, rule in enumerate(step.approvals):
         here = f"{at}.approvals[{number}]"
-        if not rule.tools:
-            yield f"{here}.tools", "is empty; name tools, models as model:NAME, or *"
+        if not rule.named:
+            yield f"{here}.tools", "is empty; name tools, models as model:NAME, or *, or classes of effects"
         for place, tool in enumerate(rule.tools):
             if tool != ANY and tool not in calls and not {"*", "model:*"} & calls:
                 yield f"{here}.tools[{place}]", f"{tool!r} is nothing that the step may call; name one of its tools or models"
@@ -229,8 +237,14 @@ def _approvals(at: str, step: StepSpec) -> Iterator[Violation]:
                 yield f"{here}.eligible[{place}]", "must be 1 to 200 printable characters"
         if rule.expires_in_ms and not MIN_TTL_MS <= rule.expires_in_ms <= MAX_TIMEOUT_MS:
             yield f"{here}.expires_in", "must be between 1 s and 30 days"
-        if rule.above_micros < 0:
-            yield f"{here}.above_micros", "is negative"
+        for place, effect in enumerate(rule.effects):
+            if effect not in CLASSES:
+                yield f"{here}.effects[{place}]", f"{effect!r} is no class of effects; use {', '.join(CLASSES)}"
+        for field, micros in (("above_micros", rule.above_micros), ("above_total_micros", rule.above_total_micros)):
+            if micros < 0:
+                yield f"{here}.{field}", "is negative"
+        if rule.above_micros and rule.above_total_micros:
+            yield f"{here}.above_total_micros", "is set beside above_micros; make two rules of it"
 
 
 def _retry(at: str, step: StepSpec) -> Iterator[Violation]:

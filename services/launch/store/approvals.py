@@ -81,6 +81,8 @@ class ApprovalRows(_Shared):
             [a.reason for a in approvals],
             [a.root_run_id for a in approvals],
             ["\n".join(a.owners_above) for a in approvals],
+            [s.effect_class for s in subjects],
+            [s.total_micros for s in subjects],
         )
         return {row["approval_id"] for row in await self._rows.fetch(APPROVALS.add, *columns)}
 
@@ -205,6 +207,8 @@ def _approval(row: asyncpg.Record) -> Approval:
         proposal_version=row["proposal_version"],
         hold_micros=row["hold_micros"],
         expires_ms=row["expires_ms"],
+        effect_class=row["effect_class"],
+        total_micros=row["total_micros"],
     )
     return Approval(
         subject=subject,

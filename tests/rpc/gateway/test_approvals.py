@@ -12,7 +12,8 @@ from runway.gateway.v1 import gateway_service_pb2 as pb
 from runway.internal.fence.v1 import fence_pb2
 from runway_sdk import ApproverKey
 
-from libs.fence.certificates import Certificate, Signature, Standing, Subject, rule_text, statement
+from libs.fence.certificates import Certificate, Signature, Standing, Subject, statement
+from libs.fence.rules import rule_text
 from libs.kernel.epochs import Mode
 from libs.kernel.refusal import Reason, Refusal
 from libs.testkit.waiting import wait_until
@@ -35,8 +36,10 @@ def call(path: str = "/pay") -> dict[str, Any]:
     return {"target": "api", "method": "POST", "path": path}
 
 
-def ruled(stack: Stack, *, need: int = 1, above: int = 0, tool: str = "http.request", step: str = "publish") -> Attempt:
-    rules = [rule_text(step, tool, need, above, POLICY)]
+def ruled(
+    stack: Stack, *, need: int = 1, above: int = 0, tool: str = "http.request", step: str = "publish", total: int = 0
+) -> Attempt:
+    rules = [rule_text(step, tool, need, above, POLICY, total)]
     return stack.grant(capabilities=["tool:http.request", "tool:git.push", *rules])
 
 
@@ -47,7 +50,7 @@ async def proposed(stack: Stack, attempt: Attempt, slot: str = "pay", **more: An
     return no.detail
 
 
-def subject(attempt: Attempt, said: Mapping[str, str]) -> Subject:
+def subject(attempt: Attempt, said: Mapping[str, str], *, by_class: bool = False, total: int = 0) -> Subject:
     return Subject(
         approval_id=uuid4(),
         run_id=attempt.run_id,
@@ -59,6 +62,8 @@ def subject(attempt: Attempt, said: Mapping[str, str]) -> Subject:
         proposal_version=int(said["version"]),
         hold_micros=int(said["hold_micros"]),
         expires_ms=FAR_MS,
+        effect_class=said["effect_class"] if by_class else "",
+        total_micros=total,
     )
 
 
@@ -192,6 +197,49 @@ async def test_what_costs_less_needs_nobody(stack: Stack) -> None:
     await proposed(stack, attempt, slot="b", hold_micros=101)
     (gate,) = await stack.rows("SELECT held FROM run_gate WHERE run_id = $1", attempt.run_id)
     assert gate["held"] == 0, "nothing is held for what was not sent"
+
+
+async def test_a_class_is_asked_about_whatever_the_step_declares(stack: Stack, provider: Provider) -> None:
+    attempt = ruled(stack, tool="@non_replayable")
+    read = {"target": "api", "method": "GET", "path": "/look"}
+    assert (await stack.tool(attempt, "http.request", read, slot="look")).effect.dispatches == 1
+    await proposed(stack, attempt, arguments=read, slot="said so", replay_class=pb.REPLAY_CLASS_NON_REPLAYABLE)
+    said = await proposed(stack, attempt, replay_class=pb.REPLAY_CLASS_PURE)
+    assert said["effect_class"] == "non_replayable pure"
+    unsaid, other = subject(attempt, said), replace(subject(attempt, said), effect_class="pure")
+    await carry(stack, signed(unsaid), signed(replace(other, approval_id=uuid4())))
+    await proposed(stack, attempt, replay_class=pb.REPLAY_CLASS_PURE)
+    right = signed(subject(attempt, said, by_class=True))
+    forged = replace(right, subject=replace(right.subject, effect_class="pure"))
+    assert [answer.standing for answer in await carry(stack, forged)] == [REFUSED], "the class is signed"
+    await carry(stack, right)
+    await proposed(stack, attempt)  # now declared as something else
+    assert [request.path for request in provider.requests] == ["/look"]
+    assert (
+        await stack.tool(attempt, "http.request", call(), slot="pay", replay_class=pb.REPLAY_CLASS_PURE)
+    ).effect.dispatches == 1
+
+
+async def test_an_approval_lifts_the_runs_total_to_what_it_states(stack: Stack, provider: Provider) -> None:
+    attempt = ruled(stack, total=100)
+    for number in range(10):
+        await stack.tool(attempt, "http.request", call(), slot=f"cheap{number}", hold_micros=10)
+    said = await proposed(stack, attempt, hold_micros=30)
+    assert (said["total_micros"], said["policy"]) == ("130", POLICY)
+    right = subject(attempt, said, total=200)
+    forged = signed(right)
+    assert [answer.standing for answer in await carry(stack, replace(forged, subject=replace(right, total_micros=10**6)))] == [
+        REFUSED
+    ], "the bound is signed"
+    await carry(stack, signed(right))
+    assert (await stack.tool(attempt, "http.request", call(), slot="pay", hold_micros=30)).effect.dispatches == 1
+    at_once = [stack.tool(attempt, "http.request", call(), slot=f"more{n}", hold_micros=20) for n in range(8)]
+    done = await asyncio.gather(*at_once, return_exceptions=True)
+    refused_ = [one.reason for one in done if isinstance(one, Refusal)]
+    assert refused_ == [Reason.APPROVAL_REQUIRED] * 5
+    (gate,) = await stack.rows("SELECT held + used AS spent FROM run_gate WHERE run_id = $1", attempt.run_id)
+    assert gate["spent"] == 190
+    assert len(provider.requests) == 14
 
 
 async def test_taken_back_before_it_was_used(stack: Stack, provider: Provider) -> None:

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from libs.fence.certificates import rule_text
+from libs.fence.rules import rule_text
 from libs.fence.grants import Revoked, allows, grants, narrowed, revocation_of, revoked_of
 
 NAMES = ("tool:a", "tool:b", "tool:*", "model:m", "model:*")

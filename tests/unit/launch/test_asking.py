@@ -11,7 +11,7 @@ from runway.launch.v1 import workflow_pb2 as wf
 from runway_sdk.approvals import digest_of
 from runway_sdk.values import to_value
 
-from libs.fence.certificates import Rule, governing, inherited, rule_text, rules_of
+from libs.fence.rules import Call, Rule, governing, inherited, lifted_to, rule_text, rules_of, unsaid
 from services.launch.domain.workflow import violations
 from services.launch.translate_approvals import asked
 from services.launch.translate_versions import canonical_spec, spec_of
@@ -50,6 +50,10 @@ def test_a_call_is_asked_about_as_it_will_be_sent() -> None:
         {"version": 1.5},
         {"version": True},
         {"hold_micros": -1},
+        {"total_micros": -1},
+        {"total_micros": "1"},
+        {"effect_class": "dangerous"},
+        {"effect_class": "pure idempotent"},
         {"slot": "a\nb"},
         {"slot": "x" * 201},
         {"title": 7},
@@ -89,6 +93,12 @@ def test_rules_that_cannot_be_kept_are_not_published() -> None:
     assert spec(short) == ["spec.steps[0].approvals[0].expires_in"]
     assert spec(wf.ApprovalRule(tools=["*"], above_micros=-1)) == ["spec.steps[0].approvals[0].above_micros"]
     assert spec(wf.ApprovalRule()) == ["spec.steps[0].approvals[0].tools"]
+    assert spec(wf.ApprovalRule(effects=["non_replayable", "pure"], above_total_micros=5)) == []
+    assert spec(wf.ApprovalRule(effects=["dangerous"])) == ["spec.steps[0].approvals[0].effects[0]"]
+    assert spec(wf.ApprovalRule(tools=["@pure"])) == ["spec.steps[0].approvals[0].tools[0]"]
+    assert spec(wf.ApprovalRule(tools=["*"], above_micros=1, above_total_micros=1)) == [
+        "spec.steps[0].approvals[0].above_total_micros"
+    ]
 
 
 NAMES = st.sampled_from(["act", "send", "act.part"])
@@ -101,7 +111,8 @@ def test_a_rule_comes_back_out_of_its_text(step: str, need: int, above: int, too
     (found,) = rules_of(["tool:git.push", text, "model:*"])
     assert found == Rule(step, need, above, "ab" * 32, tool)
     (down,) = rules_of(inherited([text], f"{step}[7]"))
-    assert down == Rule("*", need, above, "ab" * 32, tool)
+    assert down == Rule(f"*{step}", need, above, "ab" * 32, tool)
+    assert inherited([rule_text(down.step, tool, need, above, down.policy)], "whichever") == inherited([text], step)
     assert inherited([text], "another") == []
 
 
@@ -114,9 +125,41 @@ def test_the_rule_that_needs_most_governs() -> None:
     ]
 
     def need(step: str, tool: str, hold: int) -> int:
-        found = governing(grant, step, tool, hold)
+        found = governing(grant, Call(step, tool, hold))
         return found.need if found else 0
 
     assert [need("act", "git.push", hold) for hold in (0, 1000, 1001)] == [2, 2, 3]
     assert [need("act[4]", "model:m", 0), need("third", "git.push", 0), need("third", "model:m", 0)] == [1, 2, 0]
-    assert governing([], "act", "git.push", 0) is None
+    assert governing([], Call("act", "git.push")) is None
+
+
+def test_a_class_is_named_whatever_the_step_declares() -> None:
+    grant = [rule_text("act", "@non_replayable", 2, 0, "aa"), rule_text("act", "@pure", 1, 0, "aa")]
+    found = {
+        said: [rule.tool for rule in rules_of(grant) if rule.names(Call("act", "http.request", 0, said))]
+        for said in ("pure", "idempotent", "idempotent non_replayable", "non_replayable pure")
+    }
+    assert found == {
+        "pure": ["@pure"],
+        "idempotent": [],
+        "idempotent non_replayable": ["@non_replayable"],
+        "non_replayable pure": ["@non_replayable", "@pure"],
+    }
+    assert unsaid(grant, Call("act", "http.request"), total=True) == "effect_class"
+    assert unsaid(grant, Call("other", "http.request"), total=False) == ""
+
+
+def test_an_approval_lifts_a_total_to_the_next_multiple_and_never_past_another_rules() -> None:
+    grant = [rule_text("act", "*", 1, 0, "aa", 1_000), rule_text("act", "a", 1, 0, "aa", 4_500)]
+    totals = (0, 1_000, 1_001, 2_000, 2_001, 4_200, 4_501)
+    assert [lifted_to(grant, Call("act", "a", 0, "", total)) for total in totals] == [0, 0, 2_000, 2_000, 3_000, 4_500, 5_000]
+    assert lifted_to(grant, Call("other", "a", 0, "", 10_000)) == 0
+    assert [bool(governing(grant, Call("act", "b", 0, "", total))) for total in totals[:3]] == [False, False, True]
+    assert unsaid(grant, Call("act", "b"), total=False) == "total_micros"
+
+
+def test_whose_rule_governs_is_as_the_gateway_says() -> None:
+    grant = [rule_text("act", "*", 3, 0, "aa", 10), rule_text("*up", "*", 2, 0, "bb", 20)]
+    call = Call("act", "a", 0, "", 30)
+    found = [governing(grant, call, policy) for policy in ("", "aa", "bb", "cc")]
+    assert [rule and rule.policy for rule in found] == ["aa", "aa", "bb", "aa"]

@@ -22,17 +22,21 @@ ON CONFLICT (run_id, step_key, attempt_id, tool) DO UPDATE SET used = greatest(o
 -- What the run was not granted is denied, and what was taken from its grant (`revoked:AT_MS:BY:CAPABILITY`, libs.fence.grants): that is,
 -- dispatched no more. What a slot holds already is a fact, and is told.
 --
--- What a rule of the run's grant names (`approval:STEP:NEED:ABOVE:POLICY:TOOL`, libs.fence.certificates) needs a certificate for
--- exactly this: slot, tool, policy, the slot's version as it was proposed, the digest of the proposal that will be sent, and no more
--- than was approved to be held; issued, not used, not expired, signed by enough. It is used here, with the dispatch. Without one the
--- slot becomes or stays `proposed`: nothing is held and nothing is sent.
+-- What a rule of the run's grant names (`approval:STEP:NEED:ABOVE:POLICY:TOOL`, libs.fence.rules) needs a certificate for
+-- exactly this: slot, tool, policy, the slot's version as it was proposed, the digest of the proposal that will be sent, the class of
+-- the effect where a rule of the step asks by class, and no more than was approved to be held; issued, not used, not expired, signed
+-- by enough. It is used here, with the dispatch. Without one the slot becomes or stays `proposed`: nothing is held and nothing is sent.
+--
+-- A rule by the run's total names a call with which more would be spent (used, held, delegated; calls of the same batch that came
+-- before it count) than it says, or than a used certificate lets that was for such a call of the same version and signed by enough for
+-- that rule. A certificate for such a call must let all of that be spent.
 WITH item AS MATERIALIZED (
     SELECT *, split_part(capability, ':', 1) || ':*' AS every
       FROM unnest($1::uuid[], $2::text[], $3::text[], $4::bigint[], $5::bigint[], $6::bigint[], $7::uuid[], $8::text[],
                          $9::text[], $10::text[], $11::text[], $12::text[], $13::text[], $14::bytea[], $15::bytea[],
-                         $16::bigint[], $17::uuid[])
+                         $16::bigint[], $17::uuid[], $21::text[])
         WITH ORDINALITY AS i(run_id, step_key, slot, epoch, authority_epoch, lease_epoch, attempt_id, tenant, project, tool,
-                             provider, capability, replay_class, proposal, digest, hold, nonce, ord)),
+                             provider, capability, replay_class, proposal, digest, hold, nonce, effect_class, ord)),
 stopped AS MATERIALIZED (
     SELECT i.ord, min(s.kind || ' ' || s.scope_id) AS scope
       FROM item AS i
@@ -43,6 +47,7 @@ stopped AS MATERIALIZED (
      GROUP BY i.ord),
 seen AS MATERIALIZED (
     SELECT i.*, g.epoch AS gate_epoch, g.mode, g.outcome, g.granted - g.held - g.used - g.delegated AS free, g.envelope_sequence, st.scope,
+           g.held + g.used + g.delegated AS spent,
            f.run_id IS NULL AS unfenced, e.state, e.version, e.state = 'proposed' AS waits,
            e.proposal_digest = i.digest AND e.tool = i.tool AND e.proposal_hold = i.hold AS same, g.capabilities,
            CASE
@@ -83,23 +88,39 @@ judged AS MATERIALIZED (
                             IS DISTINCT FROM (s.authority_epoch, s.lease_epoch, s.attempt_id) THEN 'fenced' ELSE s.verdict END AS ruling
       FROM seen AS s LEFT JOIN made AS m USING (run_id, step_key)),
 asking AS MATERIALIZED (
-    SELECT DISTINCT ON (run_id, step_key, slot) * FROM judged WHERE ruling = 'pass' ORDER BY run_id, step_key, slot, ord),
+    SELECT *, spent + sum(hold) OVER (PARTITION BY run_id ORDER BY ord) AS total
+      FROM (SELECT DISTINCT ON (run_id, step_key, slot) * FROM judged WHERE ruling = 'pass' ORDER BY run_id, step_key, slot, ord) AS j),
 ruled AS MATERIALIZED (
-    SELECT a.*, r.need, c.approval_id
+    SELECT a.*, r.need, r.policy, c.approval_id, c.total AS lifted_to
       FROM asking AS a
       LEFT JOIN LATERAL (
-          SELECT split_part(rule, ':', 3)::integer AS need, split_part(rule, ':', 5) AS policy
-            FROM unnest(a.capabilities) AS rule
-           WHERE rule LIKE 'approval:%' AND split_part(rule, ':', 2) IN (a.step_key, split_part(a.step_key, '[', 1), '*')
-             AND substring(rule FROM '^(?:[^:]*:){5}(.*)$') IN (a.tool, '*')
-             AND split_part(rule, ':', 4)::bigint < greatest(a.hold, 1)
-           ORDER BY need DESC, split_part(rule, ':', 5) COLLATE "C" DESC LIMIT 1) AS r ON true
+          SELECT need, policy, bool_or(by_total) OVER () AS by_total
+            FROM (SELECT split_part(rule, ':', 2) AS of_step, split_part(rule, ':', 3)::integer AS need, split_part(rule, ':', 4) AS above,
+                         split_part(rule, ':', 4) LIKE 't%' AS by_total, split_part(rule, ':', 5) AS policy,
+                         substring(rule FROM '^(?:[^:]*:){5}(.*)$') AS named
+                    FROM unnest(a.capabilities) AS rule
+                   WHERE rule LIKE 'approval:%') AS u
+           WHERE rule_concerns(of_step, named, a.step_key, a.tool, a.effect_class)
+             AND CASE WHEN NOT by_total THEN above::bigint < greatest(a.hold, 1)
+                      WHEN a.total <= substr(above, 2)::bigint THEN false
+                      ELSE NOT EXISTS (
+                          SELECT FROM approval_certificate AS l
+                           WHERE l.run_id = a.run_id AND l.consumed_ms > 0 AND l.total >= a.total AND l.policy = u.policy
+                             AND (l.break_glass OR l.approvers >= u.need)
+                             AND rule_concerns(of_step, named, l.step_key, l.tool, l.effect_class))
+                 END
+           ORDER BY need DESC, policy COLLATE "C" DESC LIMIT 1) AS r ON true
       LEFT JOIN LATERAL (
-          SELECT c.approval_id FROM approval_certificate AS c
+          SELECT c.approval_id, c.total FROM approval_certificate AS c
            WHERE r.need IS NOT NULL AND a.waits AND a.same
              AND c.run_id = a.run_id AND c.step_key = a.step_key AND c.slot = a.slot AND c.tool = a.tool
              AND c.digest = sha256(a.proposal) AND c.policy = r.policy AND c.proposal_version = a.version AND c.hold >= a.hold
              AND c.standing = 1 AND c.consumed_ms = 0 AND c.expires_ms > $20 AND (c.break_glass OR c.approvers >= r.need)
+             AND (NOT r.by_total OR c.total >= a.total)
+             AND (c.effect_class = a.effect_class OR c.effect_class = '' AND NOT EXISTS (
+                      SELECT FROM unnest(a.capabilities) AS rule
+                       WHERE rule LIKE 'approval:%' AND split_part(rule, ':', 6) LIKE '@%'
+                         AND rule_is_of_step(split_part(rule, ':', 2), a.step_key)))
            ORDER BY c.expires_ms DESC, c.approval_id LIMIT 1) AS c ON true),
 held_back AS MATERIALIZED (SELECT * FROM ruled WHERE need IS NOT NULL AND approval_id IS NULL),
 affordable AS MATERIALIZED (
@@ -152,7 +173,8 @@ SELECT CASE WHEN j.ruling <> 'pass' THEN j.ruling
             WHEN d.nonce = j.nonce THEN 'ok'
             WHEN d.nonce IS NULL AND a.ord IS NULL THEN 'budget'
             ELSE 'taken' END AS verdict,
-       j.gate_epoch, j.mode, j.outcome, j.scope, j.free, j.envelope_sequence, d.n, a.approval_id,
+       j.gate_epoch, j.mode, j.outcome, j.scope, j.free, j.envelope_sequence, d.n, a.approval_id, a.lifted_to,
+       least(h.total, 9007199254740991)::bigint AS total, h.policy,
        CASE WHEN j.ruling = 'denied' THEN (
            SELECT entry FROM unnest(j.capabilities) AS entry
             WHERE entry LIKE 'revoked:%' AND substring(entry FROM '^(?:[^:]*:){3}(.*)$') IN (j.capability, j.every) LIMIT 1) END AS revoked

@@ -12,17 +12,18 @@ SELECT * FROM approval WHERE approval_id = ANY ($1::uuid[]) ORDER BY approval_id
 -- What no command asked before.
 INSERT INTO approval (approval_id, run_id, step_key, command_slot, slot, tenant, project, workflow, tool, title, content, digest, policy,
                       proposal_version, hold_micros, need, eligible, requester, owner, state, requested_ms, expires_ms, decided_ms, reason,
-                      root_run_id, owners_above)
+                      root_run_id, owners_above, effect_class, total_micros)
 SELECT a.approval_id, a.run_id, a.step_key, a.command_slot, a.slot, a.tenant, a.project, a.workflow, a.tool, a.title, a.content, a.digest,
        a.policy, a.proposal_version, a.hold_micros, a.need, coalesce(string_to_array(nullif(a.eligible, ''), E'\n'), '{}'), a.requester,
        a.owner, a.state, a.requested_ms, a.expires_ms, a.decided_ms, a.reason, a.root_run_id,
-       coalesce(string_to_array(nullif(a.owners_above, ''), E'\n'), '{}')
+       coalesce(string_to_array(nullif(a.owners_above, ''), E'\n'), '{}'), a.effect_class, a.total_micros
   FROM unnest($1::uuid[], $2::uuid[], $3::text[], $4::text[], $5::text[], $6::text[], $7::text[], $8::text[], $9::text[], $10::text[],
               $11::bytea[], $12::bytea[], $13::text[], $14::bigint[], $15::bigint[], $16::integer[], $17::text[], $18::text[], $19::text[],
-              $20::smallint[], $21::bigint[], $22::bigint[], $23::bigint[], $24::text[], $25::uuid[], $26::text[])
+              $20::smallint[], $21::bigint[], $22::bigint[], $23::bigint[], $24::text[], $25::uuid[], $26::text[],
+              $27::text[], $28::bigint[])
        AS a(approval_id, run_id, step_key, command_slot, slot, tenant, project, workflow, tool, title, content, digest, policy,
             proposal_version, hold_micros, need, eligible, requester, owner, state, requested_ms, expires_ms, decided_ms, reason, root_run_id,
-            owners_above)
+            owners_above, effect_class, total_micros)
  ORDER BY a.run_id, a.step_key, a.command_slot
 ON CONFLICT (run_id, step_key, command_slot) DO NOTHING
 RETURNING approval_id;

@@ -184,6 +184,8 @@ class Approval(google.protobuf.message.Message):
     REASON_FIELD_NUMBER: builtins.int
     ROOT_RUN_ID_FIELD_NUMBER: builtins.int
     OWNERS_ABOVE_FIELD_NUMBER: builtins.int
+    EFFECT_CLASS_FIELD_NUMBER: builtins.int
+    TOTAL_MICROS_FIELD_NUMBER: builtins.int
     approval_id: builtins.str
     """Its id."""
     run_id: builtins.str
@@ -220,6 +222,12 @@ class Approval(google.protobuf.message.Message):
     """Why it ended as it did, in words."""
     root_run_id: builtins.str
     """The run on top of the tree that asks: itself, where nothing spawned it. With `run_id` and `step_key` the path to what waits."""
+    effect_class: builtins.str
+    """Class of the effect, where a rule asks by class; two where the step declares another than the tool gives: `idempotent non_replayable`."""
+    total_micros: builtins.int
+    """The run's spend that it allows, in micros, where a rule asks by the run's total: no more of its calls are asked about for that
+    rule until this is exceeded. 0: none.
+    """
     @property
     def content(self) -> google.protobuf.struct_pb2.Value:
         """What exactly is to be allowed: the call's arguments, or what the step says. Only in GetApproval."""
@@ -281,10 +289,12 @@ class Approval(google.protobuf.message.Message):
         reason: builtins.str = ...,
         root_run_id: builtins.str = ...,
         owners_above: collections.abc.Iterable[builtins.str] | None = ...,
+        effect_class: builtins.str = ...,
+        total_micros: builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: typing_extensions.TypeAlias = typing.Literal["consumed_at", b"consumed_at", "content", b"content", "decided_at", b"decided_at", "expires_at", b"expires_at", "requested_at", b"requested_at"]
     def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
-    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["approval_id", b"approval_id", "consumed_at", b"consumed_at", "content", b"content", "decided_at", b"decided_at", "decisions", b"decisions", "digest", b"digest", "effective", b"effective", "eligible", b"eligible", "expires_at", b"expires_at", "hold_micros", b"hold_micros", "need", b"need", "owner", b"owner", "owners_above", b"owners_above", "policy", b"policy", "proposal_version", b"proposal_version", "reason", b"reason", "requested_at", b"requested_at", "requester", b"requester", "root_run_id", b"root_run_id", "run_id", b"run_id", "slot", b"slot", "state", b"state", "step_key", b"step_key", "title", b"title", "tool", b"tool", "workflow", b"workflow"]
+    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["approval_id", b"approval_id", "consumed_at", b"consumed_at", "content", b"content", "decided_at", b"decided_at", "decisions", b"decisions", "digest", b"digest", "effect_class", b"effect_class", "effective", b"effective", "eligible", b"eligible", "expires_at", b"expires_at", "hold_micros", b"hold_micros", "need", b"need", "owner", b"owner", "owners_above", b"owners_above", "policy", b"policy", "proposal_version", b"proposal_version", "reason", b"reason", "requested_at", b"requested_at", "requester", b"requester", "root_run_id", b"root_run_id", "run_id", b"run_id", "slot", b"slot", "state", b"state", "step_key", b"step_key", "title", b"title", "tool", b"tool", "total_micros", b"total_micros", "workflow", b"workflow"]
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
 
 Global___Approval: typing_extensions.TypeAlias = Approval

@@ -261,7 +261,7 @@ Global___RetryPolicy: typing_extensions.TypeAlias = RetryPolicy
 
 @typing.final
 class ApprovalRule(google.protobuf.message.Message):
-    """Calls of a step that need people's approval before they are made."""
+    """Calls of a step that need people's approval before they are made: those that `tools` names, and those of the classes in `effects`."""
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
@@ -270,10 +270,16 @@ class ApprovalRule(google.protobuf.message.Message):
     ELIGIBLE_FIELD_NUMBER: builtins.int
     EXPIRES_IN_FIELD_NUMBER: builtins.int
     ABOVE_MICROS_FIELD_NUMBER: builtins.int
+    EFFECTS_FIELD_NUMBER: builtins.int
+    ABOVE_TOTAL_MICROS_FIELD_NUMBER: builtins.int
     need: builtins.int
     """How many approvers must approve. 0: 1."""
     above_micros: builtins.int
     """Only calls that hold more than this, in micros."""
+    above_total_micros: builtins.int
+    """Only calls with which the run's spend (used, held and delegated) would exceed this, in micros. What is approved lets it rise to the
+    next multiple, which the approval states as `total_micros`. 0: not by total. Not together with `above_micros`.
+    """
     @property
     def tools(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
         """Tools, or models as `model:NAME`; `*` is every one of the step."""
@@ -288,6 +294,12 @@ class ApprovalRule(google.protobuf.message.Message):
     def expires_in(self) -> google.protobuf.duration_pb2.Duration:
         """How long a request is open, and what it allows good. Unset: the installation's default, one day."""
 
+    @property
+    def effects(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
+        """Every call of the step whose effect is of one of these classes: `pure`, `idempotent`, `reconcilable`, `non_replayable`. A call is of
+        the class that its tool gives it, whatever the step declares, and of the one that the step declares as well.
+        """
+
     def __init__(
         self,
         *,
@@ -296,10 +308,12 @@ class ApprovalRule(google.protobuf.message.Message):
         eligible: collections.abc.Iterable[builtins.str] | None = ...,
         expires_in: google.protobuf.duration_pb2.Duration | None = ...,
         above_micros: builtins.int = ...,
+        effects: collections.abc.Iterable[builtins.str] | None = ...,
+        above_total_micros: builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: typing_extensions.TypeAlias = typing.Literal["expires_in", b"expires_in"]
     def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
-    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["above_micros", b"above_micros", "eligible", b"eligible", "expires_in", b"expires_in", "need", b"need", "tools", b"tools"]
+    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["above_micros", b"above_micros", "above_total_micros", b"above_total_micros", "effects", b"effects", "eligible", b"eligible", "expires_in", b"expires_in", "need", b"need", "tools", b"tools"]
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
 
 Global___ApprovalRule: typing_extensions.TypeAlias = ApprovalRule

@@ -109,7 +109,7 @@ class RunGate(google.protobuf.message.Message):
     @property
     def capabilities(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
         """What the run may do: `action:resource`, for example `tool:git.push`, `model:*`. Empty grants nothing. Beside that, rules of
-        approval (`approval:STEP:NEED:ABOVE:POLICY:TOOL`), which take away.
+        approval (`approval:STEP:NEED:ABOVE:POLICY:TOOL`, libs/fence/rules.py), which take away.
         """
 
     def __init__(
@@ -296,6 +296,8 @@ class ApprovalCertificate(google.protobuf.message.Message):
     EXPIRES_MS_FIELD_NUMBER: builtins.int
     STANDING_FIELD_NUMBER: builtins.int
     SIGNATURES_FIELD_NUMBER: builtins.int
+    EFFECT_CLASS_FIELD_NUMBER: builtins.int
+    TOTAL_MICROS_FIELD_NUMBER: builtins.int
     approval_id: builtins.bytes
     """The approval, 16 bytes."""
     run_id: builtins.bytes
@@ -318,6 +320,10 @@ class ApprovalCertificate(google.protobuf.message.Message):
     """Good until then, milliseconds since the Unix epoch."""
     standing: Global___ApprovalStanding.ValueType
     """How far it is good."""
+    effect_class: builtins.str
+    """Class of the effect; empty: no rule asked by class."""
+    total_micros: builtins.int
+    """The run's spend that it allows; 0: no rule asked by total."""
     @property
     def signatures(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___ApprovalSignature]:
         """Decisions of those who approved."""
@@ -337,8 +343,10 @@ class ApprovalCertificate(google.protobuf.message.Message):
         expires_ms: builtins.int = ...,
         standing: Global___ApprovalStanding.ValueType = ...,
         signatures: collections.abc.Iterable[Global___ApprovalSignature] | None = ...,
+        effect_class: builtins.str = ...,
+        total_micros: builtins.int = ...,
     ) -> None: ...
-    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["approval_id", b"approval_id", "digest", b"digest", "expires_ms", b"expires_ms", "hold_micros", b"hold_micros", "policy", b"policy", "proposal_version", b"proposal_version", "run_id", b"run_id", "signatures", b"signatures", "slot", b"slot", "standing", b"standing", "step_key", b"step_key", "tool", b"tool"]
+    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["approval_id", b"approval_id", "digest", b"digest", "effect_class", b"effect_class", "expires_ms", b"expires_ms", "hold_micros", b"hold_micros", "policy", b"policy", "proposal_version", b"proposal_version", "run_id", b"run_id", "signatures", b"signatures", "slot", b"slot", "standing", b"standing", "step_key", b"step_key", "tool", b"tool", "total_micros", b"total_micros"]
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
 
 Global___ApprovalCertificate: typing_extensions.TypeAlias = ApprovalCertificate

@@ -1,0 +1,10 @@
+"""Approvals by the class of an effect, and by what a run spends in all."""
+
+from libs.migrate import run_file
+
+revision = "0006"
+down_revision = "0005"
+
+
+def upgrade() -> None:
+    run_file(__file__)
