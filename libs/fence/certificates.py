@@ -75,8 +75,8 @@ def key_name(public_key: bytes) -> str:
 
 
 def statement(subject: Subject, *, approve: bool, approver: str, reason: str, break_glass: bool) -> bytes:
-    """The bytes that one approver signs. Texts and whole numbers only, for which `json` writes what RFC 8785 asks for. Class and
-    total are said where they are something."""
+    """The bytes that one approver signs. Texts and whole numbers only, for which `json` writes what RFC 8785 asks for.
+    Class and total are said where they are something."""
     facts: dict[str, object] = {
         "approval_id": str(subject.approval_id),
         "approver": approver,

@@ -1,9 +1,9 @@
 """Authoritative for how a rule of approval travels in a run's grant, and for which calls it names.
 
-An entry `approval:STEP:NEED:ABOVE:POLICY:TOOL` takes away, and grants nothing; the gateway's admission statement reads it. STEP:
-a step, or `*ORIGIN`: of whichever step, as a run inherits it from the step that spawned it. ABOVE: micros that a call holds, or
-`tMICROS`: the run's spend with it. TOOL: a tool, `*`, or `@CLASS`: a class of effects. Can go wrong: a rule that a worker can
-get round. What it names is what the gateway itself knows of a call; what a worker says of one only ever names more.
+An entry `approval:STEP:NEED:ABOVE:POLICY:TOOL` takes away, and grants nothing; the gateway's admission statement reads it.
+STEP: a step, or `*ORIGIN`: of whichever step, as a run inherits it from the step that spawned it. ABOVE: micros that a call
+holds, or `tMICROS`: the run's spend with it. TOOL: a tool, `*`, or `@CLASS`: a class of effects. Can go wrong: a rule that a
+worker can get round. What it names is what the gateway itself knows of a call; what a worker says only ever names more.
 """
 
 from collections.abc import Iterable
@@ -85,16 +85,16 @@ def rules_of(grant: Iterable[str]) -> list[Rule]:
 
 
 def governing(grant: Iterable[str], call: Call, policy: str = "") -> Rule | None:
-    """The rule that governs a call: of those that name it the one that needs most. The admission statement says the same of those
-    whose totals nobody has lifted, and tells whose rule that is: with `policy`, only of that version, where it has one."""
+    """The rule that governs a call: of those that name it the one that needs most. The admission statement says the same of
+    those whose totals nobody has lifted, and tells whose rule that is: with `policy`, only of that version if it has one."""
     named = [rule for rule in rules_of(grant) if rule.names(call)]
     mine = [rule for rule in named if rule.policy == policy]
     return max(mine or named, key=lambda rule: (rule.need, rule.policy), default=None)
 
 
 def lifted_to(grant: Iterable[str], call: Call) -> int:
-    """The run's spend that an approval of this call allows; 0: no rule asks by total. The next multiple of what the rule says that
-    names it; of several rules, the least, so that no approval allows what a rule would have had others decide."""
+    """The run's spend that an approval of this call allows; 0: no rule asks by total. The next multiple of what the rule says
+    that names it; of several rules, the least, so that no approval allows what a rule would have had others decide."""
     about = [rule.above_total_micros for rule in rules_of(grant) if rule.above_total_micros and rule.concerns(call)]
     if all(call.total_micros <= above for above in about):
         return 0
@@ -110,8 +110,8 @@ def unsaid(grant: Iterable[str], call: Call, *, total: bool) -> str:
 
 
 def inherited(grant: Iterable[str], step_key: str) -> list[str]:
-    """What a run that this step spawns has to ask for as well: the step's own rules, of whichever step there. Each keeps the name
-    of the step whose it is."""
+    """What a run that this step spawns has to ask for as well: the step's own rules, of whichever step there. Each keeps
+    the name of the step whose it is."""
     mine = [rule for rule in rules_of(grant) if rule.of_step(step_key)]
     return sorted(
         {

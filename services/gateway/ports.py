@@ -26,8 +26,8 @@ T = TypeVar("T")
 
 @value(frozen=True, slots=True)
 class Intent:
-    """One call that asks to be committed before it is made. `slot` empty: named here, `tool#ordinal`. `effect_class`: as rules of
-    approval see it, which no caller can make less: the class that the tool gives it, and the one that the caller declares."""
+    """One call that asks to be committed before it is made. `slot` empty: named here, `tool#ordinal`. `effect_class`: as rules
+    of approval see it, which no caller can make less: the class that the tool gives it, and the one that he declares."""
 
     admission: Admission
     slot: str

@@ -181,3 +181,18 @@ async def pay(ctx: Context, run: int) -> int:
 
 
 paying = workflow("paying", steps=[pay])
+
+
+@step(tools=["http.request"], lease_ttl=QUICK, approvals=[ApprovalRule(["*"], above_total_micros=250)])
+async def spend(ctx: Context, run: int) -> int:
+    """Pays so often, all at once; beyond 250 micros in all once people have allowed it."""
+
+    async def once(number: int) -> int:
+        arguments = {"target": "counter", "method": "POST", "path": f"/spend/{ctx.run_id}/{number}"}
+        paid = await ctx.tool("http.request", arguments, replay="idempotent", slot=f"n{number}", hold_micros=100)
+        return int(paid.value["json"]["count"])
+
+    return sum(await asyncio.gather(*map(once, range(run))))
+
+
+spending = workflow("spending", steps=[spend])

@@ -1,5 +1,6 @@
 """Approvals through the command line and the whole installation: asked, looked at, decided; the gateway dies in between."""
 
+import asyncio
 import json
 import stat
 from pathlib import Path
@@ -10,7 +11,7 @@ from runway_sdk.testing import Stack
 
 from libs.testkit.waiting import wait_until
 from tests.system.conftest import FLOWS, Counter
-from tests.system.flows import paying
+from tests.system.flows import paying, spending
 from tests.system.test_command_line import runway
 from tests.system.test_waits import waits_for
 
@@ -88,3 +89,29 @@ async def test_a_no_by_the_command_line_and_an_exposed_key(stack: Stack, counter
     assert (final.outcome, final.failure.failure_class) == ("failed", "policy")
     (effect,) = await stack.client.effects(run.run_id)
     assert (effect.state, counter.total(f"/pay/{run.run_id}")) == (gw.EFFECT_STATE_NOT_SENT, 0)
+
+
+@pytest.mark.requirement("fx.approval")
+@pytest.mark.requirement("gw.budget")
+async def test_a_person_lets_a_run_spend_more_and_is_not_asked_for_each_call(
+    stack: Stack, counter: Counter, key_file: Path
+) -> None:
+    await stack.client.publish(spending)
+    async with stack.worker(f"{FLOWS}:spending", worker_id="spends"):
+        run = await stack.client.launch("spending", 5, budget_micros=2_000)
+        result = asyncio.create_task(stack.client.result(run.run_id, timeout_s=60))
+        approval = await pending(stack, run.run_id)
+        shown = json.loads(await runway(stack, "approval", "show", approval, "-o", "json"))
+        assert shown["total_micros"] == "500"
+        assert counter.total(f"/spend/{run.run_id}") <= 2, "nothing beyond 250 was sent"
+        assert "total_micros" in await runway(stack, "approval", "show", approval)
+        while not result.done():
+            for one in json.loads(
+                await runway(stack, "approval", "list", "--run", run.run_id, "--state", "pending", "-o", "json")
+            ):
+                await runway(stack, "approval", "approve", one["approval_id"])
+            await asyncio.wait([result], timeout=0.2)
+        assert await result == 5
+    assert counter.total(f"/spend/{run.run_id}") == 5
+    totals = {one.total_micros for one in await stack.client.approvals.find(run.run_id)}
+    assert totals == {500}, "five calls of 100 each, and one bound for all that was above 250"

@@ -195,7 +195,7 @@ class HeldAnswer:
 
 
 def rules_behind(steps: Iterable[StepSpec], entries: Collection[Rule]) -> list[ApprovalRule]:
-    """The rules of these steps that became these entries of a grant: each of the step whose it was, as far as the entry says."""
+    """The rules of these steps that became these entries of a grant: each of the step whose it was, if the entry says it."""
     found = []
     for step in steps:
         asked = {

@@ -8,8 +8,8 @@ parent's lock, before any of it is stored; what is refused is refused with its r
 from collections.abc import Iterable, Sequence
 from uuid import UUID
 
-from libs.fence.rules import inherited
 from libs.fence.grants import narrowed, revoked_of
+from libs.fence.rules import inherited
 from libs.kernel.values import value
 from services.launch.domain.admission import Account
 from services.launch.domain.facts import Version

@@ -81,3 +81,24 @@ async def test_whom_a_rule_names_no_other_rule_replaces(
         assert no.value.reason == "APPROVAL_NOT_ELIGIBLE"
         await rita.decide(asked.approval_id)
         assert await room.client.result(run.run_id, timeout_s=30) == 200
+
+
+@pytest.mark.requirement("fx.approval")
+@pytest.mark.requirement("child.bounded")
+async def test_an_inherited_rule_is_the_one_of_the_step_that_spawned(room: Room) -> None:
+    """Another step of the parent has the same rule, for other people: that is none of the child's business."""
+
+    @step(tools=[TOOL], approvals=[ApprovalRule([TOOL], eligible=["rolf"])])
+    async def other(ctx: Context, spawn: object) -> object:
+        return spawn
+
+    parent = workflow("parent", steps=[other, spawning([ApprovalRule([TOOL], eligible=["rita"])])])
+    async with room.worker(child([]), parent), room.person("rita") as rita, room.person("rolf") as rolf:
+        run = await room.client.launch("parent")
+        (asked,) = await room.asked("")
+        assert list(asked.eligible) == ["rita"]
+        with pytest.raises(RunwayError) as no:
+            await rolf.decide(asked.approval_id)
+        assert no.value.reason == "APPROVAL_NOT_ELIGIBLE"
+        await rita.decide(asked.approval_id)
+        assert await room.client.result(run.run_id, timeout_s=30) == 200

@@ -3,8 +3,8 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from libs.fence.rules import rule_text
 from libs.fence.grants import Revoked, allows, grants, narrowed, revocation_of, revoked_of
+from libs.fence.rules import rule_text
 
 NAMES = ("tool:a", "tool:b", "tool:*", "model:m", "model:*")
 RULE = rule_text("act", "a", 1, 0, "p" * 64)
