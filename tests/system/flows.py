@@ -185,14 +185,11 @@ paying = workflow("paying", steps=[pay])
 
 @step(tools=["http.request"], lease_ttl=QUICK, approvals=[ApprovalRule(["*"], above_total_micros=250)])
 async def spend(ctx: Context, run: int) -> int:
-    """Pays so often, all at once; beyond 250 micros in all once people have allowed it."""
-
-    async def once(number: int) -> int:
+    """Pays so often; beyond 250 micros in all once people have allowed it."""
+    for number in range(run):
         arguments = {"target": "counter", "method": "POST", "path": f"/spend/{ctx.run_id}/{number}"}
-        paid = await ctx.tool("http.request", arguments, replay="idempotent", slot=f"n{number}", hold_micros=100)
-        return int(paid.value["json"]["count"])
-
-    return sum(await asyncio.gather(*map(once, range(run))))
+        await ctx.tool("http.request", arguments, replay="idempotent", slot=f"n{number}", hold_micros=100)
+    return run
 
 
 spending = workflow("spending", steps=[spend])

@@ -1,9 +1,10 @@
 """Rules by the class of an effect and by what a run spends in all, from the workflow to the call, through the public API."""
 
 import asyncio
+from contextlib import suppress
 
 import pytest
-from runway_sdk import ApprovalRule, Context, step, workflow
+from runway_sdk import ApprovalRule, Context, RunwayError, step, workflow
 
 from tests.rpc.approvals.room import PENDING, Room
 
@@ -48,7 +49,8 @@ async def test_spend_above_a_threshold_waits_for_an_approval_that_lifts_it(room:
             for approval in await room.client.approvals.find(run.run_id, states=[PENDING]):
                 assert len(room.provider.requests) * 100 <= max([250, *lifts]), "nothing passes what was allowed"
                 assert approval.total_micros in (500, 750), approval
-                await rita.decide(approval.approval_id)
+                with suppress(RunwayError):  # the run has ended without it: nobody is asked any more
+                    await rita.decide(approval.approval_id)
                 lifts.append(approval.total_micros)
             await asyncio.wait([result], timeout=0.02)
         assert await result == 6 * 200
