@@ -73,7 +73,7 @@ async def test_a_total_is_never_passed_by_calls_at_once_and_one_approval_lifts_i
 
     async def asked(some: Sequence[Intent]) -> list[Verdict]:
         """Each at once, some of them in batches."""
-        groups = [some[at : at + 3] for at in range(0, len(some), 3)]
+        groups = [some[at : at + 4] for at in range(0, len(some), 4)]
         return [verdict for found in await asyncio.gather(*map(ledger.verdicts, groups)) for verdict in found]
 
     async def spent() -> int:
