@@ -61,6 +61,7 @@ from services.launch.translate_versions import parse_spec
 _BITS = {name: bit for bit, name in POINT_NAMES.items()}
 
 RECEIPTS_INTERVAL_MS = 600_000
+KEYS_AT_ONCE = 1_000
 
 
 async def compose(host: Host) -> Service:
@@ -188,15 +189,21 @@ def _limits(settings: LaunchSettings) -> Limits:
 
 
 def _forgetting(host: Host, db: Database) -> list[Every]:
-    """Runs go after their retention, receipts later."""
+    """Runs go after their retention, receipts and keys that ended later."""
     retention = LaunchRetention(db, host.clock, host.settings.retention_ms)
 
     async def receipts() -> None:
         await retention.forget_receipts(host.clock.now_ms() - host.settings.retention_ms - host.settings.receipt_keep_ms)
 
+    async def keys() -> None:
+        ended_before_ms = host.clock.now_ms() - host.settings.retention_ms - host.settings.receipt_keep_ms
+        while await retention.forget_keys(ended_before_ms, KEYS_AT_ONCE):
+            continue
+
     return [
         forgetting(retention.forget_runs, host.clock, host.settings.retention_ms),
         Every(RECEIPTS_INTERVAL_MS, receipts, "forget_receipts"),
+        Every(RECEIPTS_INTERVAL_MS, keys, "forget_keys"),
     ]
 
 

@@ -49,7 +49,7 @@ class AdminServicer(admin_service_pb2_grpc.AdminServiceServicer):
         request_id = translate.check_text(request.request_id, "request_id")
         ask = KeyAsk(request.tenant, request.project, tuple(scopes), request.name, OPERATORS, request_id=request_id)
         key = one_of(await create_keys(self._ports, [ask]))
-        secret, remedy = secret_of(key)
+        secret, remedy = secret_of(key, self._ports.clock.now_ms())
         return admin_pb.CreateApiKeyResponse(
             key_id=str(key.record.key_id),
             api_key=key.text,

@@ -52,7 +52,7 @@ class KeyServicer(key_service_pb2_grpc.KeyServiceServicer):
             request_id=translate.check_text(request.request_id, "request_id"),
         )
         made = one_of(await create_keys(self._ports, [ask]))
-        secret, remedy = secret_of(made)
+        secret, remedy = secret_of(made, self._ports.clock.now_ms())
         return keys.CreateKeyResponse(key=key_message(made.record), api_key=made.text, secret=secret, remedy=remedy)
 
     async def ListKeys(self, request: keys.ListKeysRequest, context: Any) -> keys.ListKeysResponse:

@@ -38,10 +38,13 @@ def one_of(outcomes: Sequence[NewKey | Refusal]) -> NewKey:
     return made
 
 
-def secret_of(made: NewKey) -> tuple[keys.KeySecret.ValueType, str]:
+def secret_of(made: NewKey, now_ms: int) -> tuple[keys.KeySecret.ValueType, str]:
     """Whether the answer has the key's text, and what to do where it has not."""
     if made.text:
         return keys.KEY_SECRET_SHOWN, ""
+    ended = "was revoked" if made.record.revoked_ms else "has expired" if 0 < made.record.expires_ms <= now_ms else ""
+    if ended:
+        return keys.KEY_SECRET_NOT_KEPT, f"the key that this request made {ended}: make another under a new request_id"
     undo = f"`runway key revoke {made.record.key_id}`"
     return keys.KEY_SECRET_NOT_KEPT, f"whoever has lost its text revokes it ({undo}) and makes another under a new request_id"
 

@@ -1,4 +1,4 @@
-"""What launch forgets: runs after their retention, receipts some time later. Method name = query name."""
+"""What launch forgets: runs after their retention, receipts and keys that ended some time later. Method name = query name."""
 
 from pathlib import Path
 from uuid import UUID
@@ -26,3 +26,8 @@ class LaunchRetention:
     async def forget_receipts(self, before_ms: int) -> None:
         """Drops receipts of runs that are gone."""
         await self._db.fetch(_Q.forget_receipts, before_ms)
+
+    async def forget_keys(self, before_ms: int, limit: int) -> int:
+        """Drops API keys, and approvers' keys, that ended before; how many."""
+        found = await self._db.fetch(_Q.forget_keys, before_ms, limit)
+        return int(found[0]["api_keys"]) + int(found[0]["approver_keys"])

@@ -305,6 +305,8 @@ async def test_a_repeated_request_makes_one_key_and_tells_its_text_once(bench: B
         await ours.ask(ours.keys.RevokeKey, ke.RevokeKeyRequest(key_id=first.key.key_id))
         ended = await ours.ask(ours.keys.CreateKey, request)
         assert (ended.key.key_id, ended.key.revoked_by, ended.api_key) == (first.key.key_id, "key:boss", "")
+        assert "was revoked: make another under a new request_id" in ended.remedy
+        assert "runway key revoke" not in ended.remedy, "that is done"
         request.request_id = "ci-2"
         assert (await ours.ask(ours.keys.CreateKey, request)).api_key, "under a new id another is made"
         request.request_id = ""

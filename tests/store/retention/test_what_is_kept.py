@@ -50,6 +50,40 @@ async def test_a_run_that_ended_today_keeps_its_result_however_long_it_took(data
         await hand.close()
 
 
+async def test_keys_that_ended_long_ago_go_and_no_others(database: Make, old: list[UUID]) -> None:
+    url = await database("launch")
+    hand, db = await asyncpg.connect(url), Database(url, name="launch", size=2)
+    await db.open()
+    ends = {
+        "lasts": (None, 0),
+        "to come": (None, 90),
+        "expired": (None, 9),
+        "at it": (None, 10),
+        "revoked": (9, 90),
+        "late": (10, 9),
+    }
+    try:
+        await hand.execute(
+            "INSERT INTO tenant (tenant, limit_micros, max_active_runs, version, created_ms) VALUES ('a', 1, 1, 1, 0)"
+        )
+        for key_id, (name, (revoked, expires)) in zip(old, ends.items(), strict=False):
+            await hand.execute(
+                "INSERT INTO api_key (key_digest, key_id, tenant, project, scopes, name, created_ms, revoked_ms, expires_ms)"
+                " VALUES ($1, $2, 'a', '', '{}', $3, 0, $4, $5)",
+                *(key_id.bytes, key_id, name, revoked, expires),
+            )
+        for name, revoked in (("in use", 0), ("gone", 9), ("just", 10)):
+            await hand.execute("INSERT INTO approver_key VALUES ('a', $1, 'rita', '', 0, $2)", name, revoked)
+        retention = LaunchRetention(db, ManualClock(NOW), 30 * DAY_MS)
+        assert [await retention.forget_keys(10, 1) for _ in range(4)] == [2, 1, 1, 0]
+        kept = {row["name"] for row in await hand.fetch("SELECT name FROM api_key")}
+        assert kept == {"lasts", "to come", "at it"}
+        assert {row["key_id"] for row in await hand.fetch("SELECT key_id FROM approver_key")} == {"in use", "just"}
+    finally:
+        await db.close()
+        await hand.close()
+
+
 async def test_the_gateway_keeps_what_holds_money_or_is_under_way(database: Make, old: list[UUID]) -> None:
     url = await database("gateway")
     hand, db = await asyncpg.connect(url), Database(url, name="gateway", size=2)

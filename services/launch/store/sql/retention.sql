@@ -25,3 +25,17 @@ RETURNING r.run_id;
 -- Receipts made before $1 whose run is gone: their request_ids may launch anew.
 DELETE FROM launch_receipt AS l
  WHERE l.created_ms < $1 AND NOT EXISTS (SELECT 1 FROM run AS r WHERE r.run_id = l.run_id);
+
+-- name: forget_keys
+-- Keys that were revoked or expired before $1, at most $2 of each kind: who lists keys that ended no longer sees them, and a request_id
+-- that made one may make another. Decisions hold the public key that they were signed with, and need no row of it.
+WITH api AS MATERIALIZED (
+    SELECT key_digest FROM api_key
+     WHERE (revoked_ms IS NOT NULL OR expires_ms > 0) AND ended_ms(revoked_ms, expires_ms) < $1::bigint
+     ORDER BY ended_ms(revoked_ms, expires_ms) LIMIT $2),
+approver AS MATERIALIZED (
+    SELECT tenant, key_id FROM approver_key WHERE revoked_ms > 0 AND revoked_ms < $1::bigint ORDER BY revoked_ms LIMIT $2),
+api_gone AS (DELETE FROM api_key AS k USING api WHERE k.key_digest = api.key_digest RETURNING 1),
+approver_gone AS (
+    DELETE FROM approver_key AS k USING approver AS a WHERE k.tenant = a.tenant AND k.key_id = a.key_id RETURNING 1)
+SELECT (SELECT count(*) FROM api_gone) AS api_keys, (SELECT count(*) FROM approver_gone) AS approver_keys;
