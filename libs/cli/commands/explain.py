@@ -1,10 +1,14 @@
 """`runway explain RUN [STEP]`: why it does not move, for a person at night and for programs. Blocked is no failure: exit 0."""
 
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 import typer
 
 from libs.cli.output import FORM, Form, plain, run_async, say, short, show_one
+
+if TYPE_CHECKING:
+    from runway_sdk import Client
 
 INDENT = "    "
 
@@ -22,18 +26,40 @@ def explain(
 
         async with Client() as client:
             answer = await client.explain(run_id, step_key)
+            calls = {} if as_json or form is not Form.text else await _calls(client, answer)
         if as_json or form is not Form.text:
             show_one(plain(answer), Form.json if as_json else form)
             return
-        print("\n".join(lines_of(answer)))
+        print("\n".join(lines_of(answer, calls)))
         for missing in answer.unanswered:
             say(f"{missing.service} did not answer, so what it knows is missing here: {missing.message}")
 
     run_async(work)
 
 
-def lines_of(answer: Any) -> list[str]:
-    """The answer, to be read from the top: first what blocks everything."""
+async def _calls(client: "Client", answer: Any) -> dict[str, list[str]]:
+    """By step that runs: its calls that nothing came of yet, and why; nothing where the gateway does not say."""
+    from runway.gateway.v1 import gateway_service_pb2 as gw
+    from runway_sdk.errors import RunwayError
+
+    running = {step.step_key for step in answer.steps if step.state == "running"}
+    if not running:
+        return {}
+    try:
+        effects = await client.effects(answer.run_id)
+    except RunwayError:
+        return {}
+    found: dict[str, list[str]] = {}
+    for effect in effects:
+        if effect.step_key in running and effect.state in (gw.EFFECT_STATE_NOT_SENT, gw.EFFECT_STATE_UNKNOWN):
+            state = short(gw.EffectState.Name(effect.state), "EFFECT_STATE_").replace("_", " ")
+            text = f"its call {effect.slot} of {effect.tool} is {state}: {effect.evidence}"
+            found.setdefault(effect.step_key, []).append(text)
+    return found
+
+
+def lines_of(answer: Any, calls: Mapping[str, Sequence[str]] | None = None) -> list[str]:
+    """The answer, to be read from the top: first what blocks everything. `calls`: of steps that run, what of them hangs."""
     from runway.launch.v1 import launch_service_pb2 as pb
 
     state = short(pb.RunState.Name(answer.state), "RUN_STATE_")
@@ -42,6 +68,7 @@ def lines_of(answer: Any) -> list[str]:
         lines += _blocker(found, 1)
     for step in answer.steps:
         lines += _step(step)
+        lines += [f"{INDENT}{text}" for text in (calls or {}).get(step.step_key, ())]
     if not answer.blockers and not answer.steps and not answer.unanswered:
         lines.append("no step of it is open")
     return lines

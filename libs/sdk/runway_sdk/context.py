@@ -8,6 +8,7 @@ by slot, so the same call is made again and joins or replays the first; an effec
 import asyncio
 import hashlib
 import json
+import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -43,6 +44,7 @@ from runway_sdk.values import to_value
 from runway_sdk.wait_context import WaitContext
 from runway_sdk.waiting import StepWaits
 
+log = logging.getLogger("runway.worker")
 CHUNK_BYTES = 1024 * 1024
 _WAIT_S = 30
 _REPLAY = {
@@ -256,7 +258,7 @@ class Context(ChildContext, WaitContext):
         end = loop.time() + 120 if end is None else end
         pause_s = 0.05
         stale: EpochStale | None = None
-        renewed = False
+        renewed, told = False, set[str]()
         while True:
             if self.cancelled:
                 raise LeaseLost(self._holder.reason or "the attempt is over", reason="LEASE_FENCED")
@@ -274,6 +276,9 @@ class Context(ChildContext, WaitContext):
             except Unavailable as away:
                 if loop.time() + pause_s >= end:
                     raise
+                if str(away) not in told:
+                    told.add(str(away))
+                    log.warning("step %s asks again for %.0f s at most: %s", self.step_key, end - loop.time(), away.message)
                 await self._pause(max(pause_s, away.retry_after_ms / 1000))
                 pause_s = min(pause_s * 2, 1.0)
             except (LeaseLost, RunStopped) as over:

@@ -291,7 +291,8 @@ class Worker:
         except asyncio.CancelledError:
             raise
         except (Exception, SystemExit) as error:  # a step that exits must not end the worker
-            log.warning("attempt %s of %s failed: %s", lease.attempt_id.hex(), lease.step_key, type(error).__name__)
+            what = str(error) if isinstance(error, RunwayError) else type(error).__name__  # the author's own may say too much
+            log.warning("attempt %s of %s failed: %s", lease.attempt_id.hex(), lease.step_key, what)
             log.debug("how it failed", exc_info=error)
             completion.failure.CopyFrom(failure_of(error))
 

@@ -130,7 +130,7 @@ class GitPush:
         except GitTimedOut:
             if sent:
                 return Outcome(State.UNKNOWN, cause="call_timed_out", evidence="the push took too long and was cut")
-            return _not_sent("the remote did not answer in time")
+            return _not_sent(f"remote {asked['remote']} did not answer in time")
         except OSError as error:
             if sent:
                 return Outcome(State.UNKNOWN, cause="connection_lost", evidence=f"the push failed: {type(error).__name__}")
@@ -250,4 +250,5 @@ def _invalid(why: str) -> Outcome:
 
 
 def _not_sent(why: str) -> Outcome:
-    return Outcome(State.NOT_SENT, failure=Failed("transient", why, "REMOTE_UNREACHABLE"), evidence="nothing was sent")
+    failure = Failed("transient", why, "REMOTE_UNREACHABLE")
+    return Outcome(State.NOT_SENT, failure=failure, evidence=f"nothing was sent: {why}")

@@ -7,8 +7,11 @@ Connections are not kept: a stale one would look like a lost answer.
 
 import asyncio
 import json
+import socket
+import ssl
 from collections.abc import Mapping, Sequence
 from typing import Any
+from urllib.parse import urlsplit
 
 import httpx2
 
@@ -83,29 +86,30 @@ class Http:
             )
         except (httpx2.InvalidURL, ValueError, UnicodeError):
             raise NotSent("the request cannot be built") from None
+        place = place_of(url)
         try:
             async with asyncio.timeout(self._connect_s + timeout_ms / 1000):
-                return await self._exchange(request)
+                return await self._exchange(request, place)
         except TimeoutError:
-            raise AnswerLost("call_timed_out", "the whole call took too long") from None
+            raise AnswerLost("call_timed_out", f"{place}: the whole call took too long") from None
 
-    async def _exchange(self, request: httpx2.Request) -> HttpAnswer:
+    async def _exchange(self, request: httpx2.Request, place: str) -> HttpAnswer:
         try:
             response = await self._client.send(request, stream=True)
         except _BEFORE as error:
-            raise NotSent(f"no connection: {type(error).__name__}") from None
+            raise NotSent(f"{place} {_why(error)}") from None
         except httpx2.TimeoutException as error:
-            raise AnswerLost("call_timed_out", type(error).__name__) from None
+            raise AnswerLost("call_timed_out", f"{place}: {type(error).__name__}") from None
         except httpx2.TransportError as error:
-            raise AnswerLost("connection_lost", type(error).__name__) from None
+            raise AnswerLost("connection_lost", f"{place}: {type(error).__name__}") from None
         try:
             return HttpAnswer(
                 response.status_code, {k.lower(): v for k, v in response.headers.items()}, await self._body(response)
             )
         except httpx2.TimeoutException as error:
-            raise AnswerLost("call_timed_out", type(error).__name__) from None
+            raise AnswerLost("call_timed_out", f"{place}: {type(error).__name__}") from None
         except (httpx2.TransportError, httpx2.DecodingError) as error:
-            raise AnswerLost("connection_lost", type(error).__name__) from None
+            raise AnswerLost("connection_lost", f"{place}: {type(error).__name__}") from None
         finally:
             await response.aclose()
 
@@ -118,6 +122,32 @@ class Http:
                 raise AnswerTooLarge(response.status_code)
             parts.append(part)
         return b"".join(parts)
+
+
+def place_of(url: str) -> str:
+    """Host and port: what of an address may be shown to anybody."""
+    parts = urlsplit(url)
+    port = parts.port or {"https": 443, "ssh": 22}.get(parts.scheme, 80)
+    return f"{parts.hostname or 'the address'}:{port}"
+
+
+def _why(error: BaseException) -> str:
+    """What a place did that gave no connection."""
+    found: list[BaseException] = [error]
+    for one in found:  # grows: causes, and those of each address that was tried
+        found += [more for more in (one.__cause__ or one.__context__,) if more is not None and more not in found]
+        found += one.exceptions if isinstance(one, BaseExceptionGroup) else ()
+    if any(isinstance(one, ConnectionRefusedError) for one in found):
+        return "refuses connections"
+    if any(isinstance(one, socket.gaierror) for one in found):
+        return "is a name that nobody here knows"
+    if any(isinstance(one, ssl.SSLError) for one in found):
+        return "does not prove with TLS who it is"
+    if isinstance(error, httpx2.PoolTimeout):
+        return "was not tried: too many calls are under way"
+    if isinstance(error, httpx2.ConnectTimeout):
+        return "takes no connection in time"
+    return f"gives no connection ({type(error).__name__})"
 
 
 def parse_json(body: bytes) -> Any:

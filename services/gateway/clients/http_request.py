@@ -11,7 +11,7 @@ from typing import Any
 from urllib.parse import quote
 
 from libs.kernel.refusal import invalid_field
-from services.gateway.clients.http import AnswerLost, AnswerTooLarge, Http, HttpAnswer, NotSent, parse_json, scrub
+from services.gateway.clients.http import AnswerLost, AnswerTooLarge, Http, HttpAnswer, NotSent, parse_json, place_of, scrub
 from services.gateway.domain.aborting import Abort
 from services.gateway.domain.effect import Failed, Outcome, ReplayClass, State
 from services.gateway.domain.lookup import Found, Seen
@@ -123,7 +123,7 @@ class HttpRequest:
             )
         except NotSent as why:
             failure = Failed("transient", f"{asked['target']} was not reached: {why}", "TARGET_UNREACHABLE")
-            return Outcome(State.NOT_SENT, failure=failure, evidence="nothing was sent")
+            return Outcome(State.NOT_SENT, failure=failure, evidence=f"nothing was sent: {why}")
         except AnswerLost as lost:
             return Outcome(State.UNKNOWN, cause=lost.cause, evidence=f"no answer came: {lost.text}")
         except AnswerTooLarge as large:
@@ -172,13 +172,19 @@ class HttpRequest:
                 timeout_ms=self._timeout_ms,
             )
         except (NotSent, AnswerLost, AnswerTooLarge) as why:
-            return Seen(Found.UNREACHABLE, evidence=f"{asked['target']} could not be asked: {type(why).__name__}")
+            return Seen(Found.UNREACHABLE, evidence=f"{asked['target']} could not be asked: {_in_words(why, target)}")
         if answer.status == 200:
             return Seen(Found.PRESENT, self._result(answer, target), f"{asked['target']} knows the key")
         if answer.status == 404:
             text = f"{asked['target']} does not know the key"
             return Seen(Found.NOTHING, evidence=text, authoritative=target.lookup_authoritative)
         return Seen(Found.UNREACHABLE, evidence=f"{asked['target']} answered {answer.status} to the look-up")
+
+
+def _in_words(why: NotSent | AnswerLost | AnswerTooLarge, target: HttpTarget) -> str:
+    if isinstance(why, AnswerTooLarge):
+        return f"{place_of(target.base_url)} answered {why.status} with more than may be kept"
+    return str(why)
 
 
 def _secret_headers(target: HttpTarget) -> Sequence[tuple[str, str]]:

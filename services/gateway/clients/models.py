@@ -105,8 +105,9 @@ class Model:
         try:
             answer = await self._http.send("POST", url, headers=headers, body=body, timeout_ms=self._timeout_ms)
         except NotSent as why:
-            failure = Failed("transient", f"the model's provider was not reached: {why}", "PROVIDER_UNREACHABLE")
-            return Outcome(State.NOT_SENT, failure=failure, evidence="nothing was sent")
+            text = f"the model's provider {self.provider_always} was not reached: {why}"
+            failure = Failed("transient", text, "PROVIDER_UNREACHABLE")
+            return Outcome(State.NOT_SENT, failure=failure, evidence=f"nothing was sent: {why}")
         except AnswerLost as lost:
             return Outcome(State.UNKNOWN, cause=lost.cause, evidence=f"no answer came: {lost.text}")
         except AnswerTooLarge:

@@ -2,10 +2,11 @@
 
 import asyncio
 import json
+import socket
 
 import pytest
 
-from services.gateway.clients.http import AnswerLost, Http, parse_json, scrub
+from services.gateway.clients.http import AnswerLost, Http, NotSent, parse_json, place_of, scrub
 
 
 @pytest.mark.parametrize(
@@ -63,3 +64,53 @@ async def test_an_answer_that_comes_drop_by_drop_ends_with_the_call() -> None:
     await http.close()
     server.close()
     await server.wait_closed()
+
+
+def free_port() -> int:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        return int(taken.getsockname()[1])
+
+
+@pytest.mark.requirement("fx.unknown")
+async def test_a_place_that_gives_no_connection_is_named_and_nothing_of_the_request_is() -> None:
+    port = free_port()
+    http = Http(connect_timeout_ms=5_000, response_limit_bytes=1_000, max_connections=1)
+    said = {"headers": [("authorization", "Bearer s3cret")], "query": {"token": "s3cret"}, "timeout_ms": 1_000}
+    try:
+        for host in ("127.0.0.1", "localhost"):
+            with pytest.raises(NotSent) as refused:
+                await http.send("POST", f"http://{host}:{port}/private/s3cret", **said)
+            assert str(refused.value) == f"{host}:{port} refuses connections"
+        with pytest.raises(NotSent) as unknown:
+            await http.send("GET", "http://no-such-host.invalid/", **said)
+        assert str(unknown.value).startswith("no-such-host.invalid:80 ")
+    finally:
+        await http.close()
+
+
+@pytest.mark.requirement("fx.unknown")
+async def test_a_place_that_takes_a_request_and_hangs_up_is_named() -> None:
+    async def hang_up(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.close()
+
+    server = await asyncio.start_server(hang_up, "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    http = Http(connect_timeout_ms=5_000, response_limit_bytes=1_000, max_connections=1)
+    try:
+        with pytest.raises(AnswerLost) as lost:
+            await http.send("GET", f"http://127.0.0.1:{port}/s3cret", headers=[], timeout_ms=5_000)
+        assert lost.value.text.startswith(f"127.0.0.1:{port}: ")
+        assert "s3cret" not in lost.value.text
+    finally:
+        await http.close()
+        server.close()
+
+
+@pytest.mark.parametrize(
+    ("url", "place"),
+    [("https://a.example/v1?key=s", "a.example:443"), ("http://[::1]:8000/x", "::1:8000"), ("ssh://git@host/r", "host:22")],
+)
+def test_of_an_address_host_and_port_are_shown(url: str, place: str) -> None:
+    assert place_of(url) == place
