@@ -52,8 +52,7 @@ async def _calls(client: "Client", answer: Any) -> dict[str, list[str]]:
     found: dict[str, list[str]] = {}
     for effect in effects:
         if effect.step_key in running and effect.state in (gw.EFFECT_STATE_NOT_SENT, gw.EFFECT_STATE_UNKNOWN):
-            state = short(gw.EffectState.Name(effect.state), "EFFECT_STATE_").replace("_", " ")
-            text = f"its call {effect.slot} of {effect.tool} is {state}: {effect.evidence}"
+            text = f"its call {effect.slot} of {effect.tool}: {effect.evidence}"
             found.setdefault(effect.step_key, []).append(text)
     return found
 

@@ -144,7 +144,7 @@ class GitPush:
         asked = request.arguments
         done, head = await git.head(asked["branch"])
         if done.code:
-            raise NotPushed(_not_sent(done.why))
+            raise NotPushed(_not_sent(f"remote {asked['remote']}: {done.why}"))
         if head == asked["commit"]:
             raise NotPushed(_succeeded(asked, asked["expected_old"], "the branch was at the commit already"))
         if head != asked["expected_old"]:
@@ -154,7 +154,7 @@ class GitPush:
         if _builds_on(bundle):
             done = await git.fetch_heads()
             if done.code:
-                raise NotPushed(_not_sent(done.why))
+                raise NotPushed(_not_sent(f"remote {asked['remote']}: {done.why}"))
         done = await git.run("-c", "transfer.fsckObjects=true", "bundle", "unbundle", str(bundle))
         if done.code:
             raise NotPushed(_invalid(f"the bundle cannot be unpacked: {done.why}"))

@@ -76,7 +76,7 @@ def of_run(run: Run) -> list[Blocker]:
         how = f"its outcome is decided: {head.outcome}"
         if run.failure is not None:
             how += f" ({run.failure.message})"
-        remedy = f"none: the outcome stands; {_again(head.run_id)}"
+        remedy = f"none: the outcome stands; {_again(head.run_id, whole=head.outcome == 'succeeded')}"
         found.append(blocker(Block.RUN_ENDED, how, remedy=remedy, since_ms=run.finished_ms, outcome=head.outcome))
     elif head.state in (RunState.PAUSING, RunState.PAUSED):
         how = "is paused" if head.state == RunState.PAUSED else "is being paused"
@@ -93,11 +93,13 @@ def of_run(run: Run) -> list[Blocker]:
     return found
 
 
-def _again(run_id: UUID) -> str:
-    return (
-        f"`runway run retry {run_id}` does again what did not succeed, `runway run fork {run_id} --from STEP` a step and what "
-        "follows it, each in a new run"
-    )
+def _again(run_id: UUID, *, whole: bool = False) -> str:
+    """How an ended run goes on; `whole`: everything of it succeeded."""
+    fork = f"`runway run fork {run_id} --from STEP`"
+    if whole:
+        return f"{fork} does a step again, and what follows it, in a new run"
+    retry = f"`runway run retry {run_id}` does again what did not succeed"
+    return f"{retry}, {fork} a step and what follows it, each in a new run"
 
 
 def not_begun(run: Run) -> Blocker:

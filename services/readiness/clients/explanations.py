@@ -68,7 +68,7 @@ class Explanations:
 def _no_step(run_id: UUID, view: RunView, asked: str) -> Refusal:
     names = [step.key for step in translate.ordered(view)]
     shown = ", ".join(names[:STEPS_SHOWN]) + (f" and {len(names) - STEPS_SHOWN} more" if len(names) > STEPS_SHOWN else "")
-    return Refusal(Reason.NOT_FOUND, f"run {run_id} has no step {asked!r}", field="step_key", remedy=f"its steps are {shown}")
+    return Refusal(Reason.NOT_FOUND, f"run {run_id} has no step {asked!r}", remedy=f"its steps are {shown}")
 
 
 def _explained(view: RunView, key: str) -> pb.StepExplained:
