@@ -1,6 +1,7 @@
 """The life of effects over real gRPC: attach, replay, unknown, look-up, findings, raises, quiet runs, usage."""
 
 import asyncio
+import re
 from typing import Any
 
 import pytest
@@ -169,6 +170,7 @@ async def test_classes_of_http_calls(stack: Stack, provider: Provider) -> None:
     assert len(provider.asked("/x")) == 0
     nowhere = await refused(stack.tool(attempt, "http.request", call(target="nowhere"), slot="nowhere"))
     assert (nowhere.reason, nowhere.detail["state"]) == (Reason.AUTHORITY_UNREACHABLE, "not_sent")
+    assert re.search(r"nowhere was not reached: 127\.0\.0\.1:\d+ refuses connections", nowhere.message), nowhere.message
     done = await stack.tool(attempt, "http.request", call("GET", "/ok", query={"a": "b c"}), slot="ok")
     result = from_value(done.effect.result)
     assert (result["status"], result["headers"]["content-type"]) == (200, "application/json")
