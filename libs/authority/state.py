@@ -121,6 +121,12 @@ class Board:
             self._put(kv)
         return int(listed.header.revision)
 
+    async def named(self) -> dict[str, Member]:
+        """Members as etcd itself says now: one that registered a moment ago may not be on the board yet."""
+        prefix = f"{self._root}/members/".encode()
+        found = [json.loads(kv.value) | {"lease": kv.lease} for kv in (await self._client.prefix(prefix)).kvs]
+        return {said["member"]: Member(said["member"], said["address"], said["lease"]) for said in found}
+
     async def _list_again(self, prefix: bytes) -> None:
         """Once etcd answers: whether we still have a session then is not decided here."""
         while True:

@@ -231,7 +231,7 @@ def _obedience(control: Ports, rows: HoldStore, book: Book, desk: ClaimDesk, lea
 def _for_operators(
     obedience: Obedience, rows: HoldStore, members: EtcdMembers, recorded: ExplainStore, orders: SchedulerStore
 ) -> Mounted:
-    desk = HoldDesk(rows, obedience.clock, members.members, obedience.obey)
+    desk = HoldDesk(rows, obedience.clock, members.members, obedience.obey, members.members_now)
     servicer = ControlServicer(desk, HandOver(members, rows, obedience.clock), recorded, orders, obedience.clock)
     return Mounted(add_ControlServiceServicer_to_server, servicer, "runway.scheduler.v1.ControlService")
 

@@ -2,7 +2,9 @@
 
 An answer says which processes act on the change: each writes down the revision it acts on, and the answer waits a moment for
 those that etcd names, for those that the shards' rows name, whatever etcd says of them here, and for those that spoke to the
-database lately and that neither names yet: they read the table before this change, and may win a shard next. Can go wrong: a
+database lately and that neither names yet: they read the table before this change, and may win a shard next. Who may win one
+has a name in etcd before it reads the table, so etcd is asked itself once the change is stored. Only where it does not answer
+are newcomers told by when they spoke, by their own clock: one that is ten seconds slow is missed then. Can go wrong: a
 process that is away. It is named as one that has not acted; it may go on granting until it reads the table again, or until its
 leadership ends.
 """
@@ -142,6 +144,8 @@ class HoldDesk:
     """Live scheduler processes as etcd names them, with their addresses."""
     obey: Callable[[], Awaitable[None]]
     """This process acts on the table at once."""
+    members_now: Callable[[], Awaitable[Mapping[str, str]]]
+    """Live scheduler processes as etcd itself says when it is asked."""
     wait_ms: int = 1_500
 
     async def put(self, ask: HoldAsk, mode: HoldMode, *, unseen: bool) -> Answered:
@@ -204,16 +208,17 @@ class HoldDesk:
         """Waits a moment until every live process acts on a revision; who does."""
         ends_ms = self.clock.monotonic_ms() + self.wait_ms
         await self.obey()
+        named = await self.members_now()
         while True:
-            found = await self._who(revision)
+            found = await self._who(revision, named)
             if all(one.acted for one in found) or self.clock.monotonic_ms() >= ends_ms:
                 return found
             await asyncio.sleep(LOOK_S)
 
-    async def _who(self, revision: int) -> list[Acting]:
+    async def _who(self, revision: int, named: Mapping[str, str] | None = None) -> list[Acting]:
         now_ms = self.clock.now_ms()
         said = await self.rows.acknowledged(now_ms - HEARD_MS)
-        members = {**await self.rows.holders(), **self.members()}
+        members = {**await self.rows.holders(), **(named or {}), **self.members()}
         acting = [Acting(member, members[member], said.get(member, (-1, 0))[0] >= revision) for member in sorted(members)]
         unnamed = sorted(said.keys() - members.keys())
         late = [one for one in unnamed if said[one][0] < revision and now_ms - said[one][1] <= NEWCOMER_MS]

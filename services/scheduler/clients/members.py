@@ -4,10 +4,15 @@ Can go wrong: the board is late, or etcd is away. What cannot be said to etcd is
 AUTHORITY_UNREACHABLE, and nothing is decided.
 """
 
+import asyncio
 from collections.abc import Collection, Mapping
+
+import grpc
 
 from libs.authority import EtcdUnavailable, ShardElections
 from libs.kernel.refusal import unreachable
+
+NOW_S = 1.0
 
 
 class EtcdMembers:
@@ -24,6 +29,19 @@ class EtcdMembers:
         """Live processes with their addresses."""
         found = {} if self._elections is None else self._elections.board.members
         return {name: member.address for name, member in found.items()}
+
+    async def members_now(self) -> Mapping[str, str]:
+        """Live processes with their addresses, as etcd itself says at this moment, beside those heard of here; these alone
+        where it does not answer within a second."""
+        known = self.members()
+        if self._elections is None:
+            return known
+        try:
+            async with asyncio.timeout(NOW_S):
+                now = await self._elections.board.named()
+        except (EtcdUnavailable, grpc.aio.AioRpcError, TimeoutError):
+            return known
+        return {**known, **{name: member.address for name, member in now.items()}}
 
     def leaders(self) -> Mapping[int, tuple[str, int]]:
         """Shard → who was elected, and the create revision of that."""

@@ -57,6 +57,8 @@ async def test_a_list_that_is_refused_after_a_broken_watch_is_asked_for_again(
             await client.put(board.shard_key(shard), value_of("one", "one:1"))
             await wait_until(lambda: len(board.leaders) > len(seen), what="a board that goes on")
             seen.append(shard)
+        await client.put(board.member_key("one"), value_of("one", "one:1"))
+        assert {name: member.address for name, member in (await board.named()).items()} == {"one": "one:1"}
         assert (running.done(), sum(refused), caplog.text.count(WORDS)) == (False, 3, 3)
     finally:
         running.cancel()
