@@ -36,6 +36,7 @@ class Lane:
         self._patient: dict[UUID, list[Outgoing]] = {}
         self._patient_started_s = float("-inf")
         self._patient_gathered = False
+        self._patient_since_s: float | None = None
 
     @property
     def full(self) -> bool:
@@ -56,6 +57,8 @@ class Lane:
             return
         if self._patient:
             self._queue.extend(self._patient.pop(event.key, ()))
+            if not self._patient:
+                self._patient_since_s = None
         self._queue.append(event)
 
     def again(self, events: Iterable[Outgoing]) -> None:
@@ -71,12 +74,13 @@ class Lane:
         """Empties the queue; who empties it gives up the room of each event."""
         self._queue.clear()
         self._patient.clear()
+        self._patient_since_s = None
 
     def take(self, now_s: float) -> list[Outgoing]:
         """The next batch, when one may be sent now; else nothing."""
         if self.in_flight >= self._settings.in_flight or self.waits_s(now_s) > 0:
             return []
-        if self._patient and self._patient_due_s() - now_s <= GRAIN_S:
+        if self._patient and self._patient_due_s(now_s) - now_s <= GRAIN_S:
             self._release(now_s)
         batch: list[Outgoing] = []
         size = 0
@@ -99,18 +103,23 @@ class Lane:
             spaced = self._gathered and len(self._queue) < min(self._settings.worth_events, self._settings.batch_events)
             due_s = self._started_s + self._settings.spacing_ms / 1000 if spaced else now_s
         if self._patient:
-            due_s = min(due_s, self._patient_due_s())
+            due_s = min(due_s, self._patient_due_s(now_s))
         due_s = max(due_s, self._not_before_s)
         return due_s - now_s if due_s - now_s > GRAIN_S else 0.0
 
-    def _patient_due_s(self) -> float:
-        """When those that nothing waits for go; long past where the last of them went alone."""
-        return self._patient_started_s + self._settings.patience_ms / 1000 if self._patient_gathered else float("-inf")
+    def _patient_due_s(self, now_s: float) -> float:
+        """When those that nothing waits for go: a while after the last of them went, or, where that one went alone, a short
+        while after they were first looked at."""
+        if self._patient_since_s is None:
+            self._patient_since_s = now_s
+        alone_s = self._patient_since_s + self._settings.lone_patience_ms / 1000
+        return max(alone_s, self._patient_started_s + self._settings.patience_ms / 1000) if self._patient_gathered else alone_s
 
     def _release(self, now_s: float) -> None:
         """Patient events into the queue, those of a key together."""
         released = [event for events in self._patient.values() for event in events]
         self._patient.clear()
+        self._patient_since_s = None
         self._queue.extend(released)
         self._patient_started_s, self._patient_gathered = now_s, len(released) > 1
 

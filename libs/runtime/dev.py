@@ -171,7 +171,7 @@ class DevStack:
             waits.append(self._etcd.start())
         await asyncio.gather(*waits)
         if self._postgres is not None:
-            urls = await provision(self._postgres.url(), SERVICES)
+            urls = await provision(self._postgres.socket_url(), SERVICES)  # nearer than a port, and on this machine anyway
             external = {name: given or urls[name] for name, given in external.items()}
         return external, endpoints or (list(self._etcd.endpoints) if self._etcd else [])
 

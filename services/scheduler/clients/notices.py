@@ -41,9 +41,9 @@ class EventNotices:
         return Notice(receiver, kind, run_id, event.SerializeToString(), patient)
 
     def first_lease(self, run_id: UUID, now_ms: int) -> Notice:
-        """FirstLease → launch."""
+        """FirstLease → launch. The run's state is written of it, and nothing waits for that: it is patient."""
         fact = events_pb2.FirstLease(run_id=run_id.bytes, leased_at_ms=now_ms)
-        return self._event(run_id, "launch", "first_lease", events_pb2.Event(first_lease=fact), now_ms)
+        return self._event(run_id, "launch", "first_lease", events_pb2.Event(first_lease=fact), now_ms, patient=True)
 
     def capacity(self, key: Key, wanted: Wanted, leased_ms: int) -> Notice:
         """CommandAnswered → readiness."""
