@@ -42,7 +42,7 @@ demo: $(READY)  ## a crash survived, on a sample repository; REPO=path for your 
 	@$(BIN)/runway demo --data build/demo $$(test -t 0 || echo --yes) $(if $(value REPO),--repo '$(subst ','\'',$(value REPO))')
 
 test: $(READY) $(GEN)  ## every test, on real PostgreSQL and etcd; TESTS=path for some of them
-	$(BIN)/python -m pytest -n 2 --dist loadgroup $(TESTS)
+	$(BIN)/python -m pytest -n 2 $(TESTS)
 
 chaos: $(READY)  ## every drill on real processes, reports in build/chaos; DRILLS=kill-launch,… PAUSE=15 JOBS=2 for some, shorter, two at a time
 	@$(BIN)/runway drill $(or $(DRILLS),all) $(if $(PAUSE),--pause-s $(PAUSE)) $(if $(JOBS),--jobs $(JOBS))

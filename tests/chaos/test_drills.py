@@ -11,7 +11,6 @@ from libs.drills.stage import Options, Stage
 
 
 @pytest.mark.requirement("ops.drills")
-@pytest.mark.xdist_group("chaos")
 @pytest.mark.timeout(240)
 @pytest.mark.parametrize("name", ["kill-gateway", "pause-worker"])
 async def test_a_quick_drill_is_green(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

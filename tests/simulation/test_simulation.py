@@ -35,7 +35,7 @@ JOBS = {name: (f"1:{name}@{MUTANTS[name].day}", f"1@{MUTANTS[name].day}") for na
 """Guard → its day without it, and with it."""
 SIZE = ("--torment", "10", "--runs", "6")
 LIMIT_S = 400
-pytestmark = [pytest.mark.xdist_group("simulation"), pytest.mark.timeout(LIMIT_S)]
+pytestmark = pytest.mark.timeout(LIMIT_S)
 
 
 @pytest.fixture(scope="module")

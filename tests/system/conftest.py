@@ -23,7 +23,6 @@ FLOWS = "tests.system.flows"
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if "tests/system" in str(item.path):
-            item.add_marker(pytest.mark.xdist_group("system"))
             item.add_marker(pytest.mark.timeout(180))
 
 
