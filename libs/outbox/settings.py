@@ -22,7 +22,7 @@ class RelaySettings:
     An event of the same run that somebody waits for takes them along."""
     lone_patience_ms: int = 25
     """How long such an event waits that has no company: longer than a short run takes on an idle machine, so that what nobody
-    waits for is written after what somebody does."""
+    waits for is written after what somebody does. An event of the same run that somebody waits for takes it along too."""
     send_timeout_ms: int = 10_000
     """A receiver that is silent for longer is taken for away; sending twice is harmless."""
     retry_first_ms: int = 50

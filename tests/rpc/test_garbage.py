@@ -43,7 +43,7 @@ from tests.rpc.garbage import Noise
 from tests.rpc.plausible import SPEC, good_requests
 
 SEED = int(os.environ.get("RUNWAY_TEST_SEED", "20260111"))
-ROUNDS = int(os.environ.get("RUNWAY_TEST_GARBAGE_ROUNDS", "14"))
+ROUNDS = int(os.environ.get("RUNWAY_TEST_GARBAGE_ROUNDS", "8"))
 ORDER = (
     "launch_service",
     "readiness",

@@ -23,7 +23,7 @@ from tests.system.flows import enduring, waiting
 
 LIVE, CANCELLED = 20, 10
 TTL_S = 6.0
-FLOOD_S = 10.0
+FLOOD_S = 6.0
 
 
 async def running(client: Client, runs: list[str]) -> None:

@@ -12,6 +12,7 @@ from uuid import UUID
 
 from libs.kernel.values import value
 from libs.rpc.schemas import Misfit, check
+from services.launch.domain.beginning import begun
 from services.launch.domain.children import below
 from services.launch.domain.closing import Closing, Decided, decide_closing
 from services.launch.domain.run import FailureFacts, RunEventFacts, RunHead
@@ -44,7 +45,7 @@ async def decide_and_store(
     decided += _below(tx, decided, heads)
     await tx.apply_closings(decided, now)
     logged = [step for step in steps if step.run_id in heads]
-    await tx.append_events([*logged, *(_entry(item, now) for item in decided)], once=True)
+    await tx.append_events([*begun(logged, heads), *logged, *(_entry(item, now) for item in decided)], once=True)
     await tx.send([notice for item in decided for notice in ports.notices.closing(item, now)], now)
     return Outcomes(decided, heads)
 

@@ -3,6 +3,7 @@ its root's."""
 
 from collections.abc import Sequence
 
+from services.launch.domain.beginning import begun
 from services.launch.domain.run import DECIDED, RunEventFacts
 from services.launch.ports import Ports, Tx
 
@@ -10,10 +11,15 @@ from services.launch.ports import Ports, Tx
 async def log_steps(ports: Ports, steps: Sequence[RunEventFacts]) -> None:
     """Appends entries of runs that exist; a repeat changes nothing."""
     run_ids = sorted({step.run_id for step in steps})
+    now = ports.clock.now_ms()
 
     async def work(tx: Tx) -> None:
         heads = await tx.lock_heads(run_ids)
-        await tx.append_events([step for step in steps if step.run_id in heads], once=True)
+        known = [step for step in steps if step.run_id in heads]
+        first = begun(known, heads)
+        if first:
+            await tx.start_runs(sorted(entry.run_id for entry in first), now)
+        await tx.append_events([*first, *known], once=True)
 
     await ports.db.run(work)
     ports.hub.poke(run_ids, state=False)

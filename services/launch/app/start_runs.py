@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from uuid import UUID
 
-from services.launch.domain.run import RunEventFacts, RunState
+from services.launch.domain.beginning import entry
 from services.launch.ports import Ports, Tx
 
 
@@ -13,10 +13,7 @@ async def start_runs(ports: Ports, run_ids: Sequence[UUID]) -> None:
 
     async def work(tx: Tx) -> list[UUID]:
         moved = await tx.start_runs(sorted(set(run_ids)), now)
-        entries = [
-            RunEventFacts(run_id, 0, now, "run.running", int(RunState.RUNNING), "", "scheduler", "{}") for run_id in moved
-        ]
-        await tx.append_events(entries)
+        await tx.append_events([entry(run_id, now) for run_id in moved])
         return moved
 
     ports.hub.poke(await ports.db.run(work), state=False)

@@ -98,6 +98,29 @@ async def test_a_run_runs_closes_and_ends_with_a_gapless_log(bench: Bench) -> No
     assert (raised.outcome, raised.epoch) == ("succeeded", run.epoch + 1)
 
 
+@pytest.mark.requirement("run.events")
+async def test_a_run_whose_steps_are_told_before_its_first_lease_has_begun_all_the_same(bench: Bench) -> None:
+    short = await bench.client.launch("pusher")
+    await bench.tell(finished(short), first_lease(short))
+    await bench.tell(first_lease(short))
+    await bench.client.wait(short.run_id, settled=True)
+    assert kinds(await bench.client.events(short.run_id)) == [
+        "run.accepted", "run.running", "step.succeeded", "run.closing", "run.succeeded"
+    ]  # fmt: skip
+    longer = await bench.client.launch("pusher")
+    fact = events_pb2.StepsFinished()
+    fact.steps.add(run_id=UUID(longer.run_id).bytes, step_key="first", state="succeeded", attempts=1, at_ms=5)
+    await bench.tell(events_pb2.Event(steps_finished=fact))
+    assert (await bench.client.get(longer.run_id)).state == pb.RUN_STATE_RUNNING
+    await bench.tell(first_lease(longer))
+    assert kinds(await bench.client.events(longer.run_id)) == ["run.accepted", "run.running", "step.succeeded"]
+    skipped = await bench.client.launch("pusher")
+    fact = events_pb2.StepsFinished()
+    fact.steps.add(run_id=UUID(skipped.run_id).bytes, step_key="first", state="skipped", at_ms=5)
+    await bench.tell(events_pb2.Event(steps_finished=fact))
+    assert (await bench.client.get(skipped.run_id)).state == pb.RUN_STATE_ACCEPTED, "nothing of it ran"
+
+
 @pytest.mark.requirement("run.terminal")
 async def test_repeated_and_late_facts_change_nothing(bench: Bench) -> None:
     run = await bench.client.launch("plain")

@@ -294,7 +294,7 @@ async def test_any_life_of_a_run_keeps_to_the_table(bench: Bench) -> None:
     try:
         Life.bench, Life.rows, Life.loop, Life.did = bench, rows, asyncio.get_running_loop(), Counter()
         bounds = settings(
-            max_examples=20,
+            max_examples=14,
             stateful_step_count=30,
             phases=[Phase.generate],  # a failure is told as it was met: to shorten it takes minutes
             deadline=None,

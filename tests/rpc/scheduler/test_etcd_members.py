@@ -24,6 +24,9 @@ async def members(short_folder: Path) -> AsyncIterator[EtcdCluster]:
         await cluster.start()
         yield cluster
     finally:
+        for member in cluster.members:  # one by one they would wait for each other
+            if member.running:
+                member.kill()
         await cluster.stop()
 
 

@@ -109,7 +109,7 @@ def numbers(batch: list[Outgoing]) -> list[int]:
 
 
 def test_patient_events_wait_for_others_under_load_and_go_by_their_keys() -> None:
-    lane = lane_of(RelaySettings(spacing_ms=20, patience_ms=200), patient(1, 7), patient(2, 8))
+    lane = lane_of(RelaySettings(spacing_ms=20, patience_ms=200, lone_patience_ms=0), patient(1, 7), patient(2, 8))
     assert numbers(lane.take(10.0)) == [1, 2], "what came before was lonely: nothing is gained by waiting"
     for each in (patient(3, 7), patient(4, 8), patient(5, 7)):
         lane.admit(each)
@@ -119,15 +119,22 @@ def test_patient_events_wait_for_others_under_load_and_go_by_their_keys() -> Non
     assert lane.waits_s(10.2) == 0
 
 
-def test_a_lonely_patient_event_goes_at_once() -> None:
-    lane = lane_of(RelaySettings(patience_ms=200), patient(1, 7))
-    assert numbers(lane.take(10.0)) == [1]
+def test_a_lonely_patient_event_waits_a_little_from_when_it_came() -> None:
+    lane = lane_of(RelaySettings(patience_ms=200, lone_patience_ms=25), patient(1, 7))
+    assert lane.take(10.0) == []
+    assert round(lane.waits_s(10.01), 3) == 0.015
+    assert numbers(lane.take(10.025)) == [1]
+    assert lane.waits_s(10.5) == 0
     lane.admit(patient(2, 7))
-    assert numbers(lane.take(10.001)) == [2]
+    assert (lane.take(11.0), round(lane.waits_s(11.0), 3)) == ([], 0.025), "each waits by itself"
+    lane.admit(urgent(3, 7))
+    assert numbers(lane.take(11.01)) == [2, 3]
+    lane.admit(patient(4, 8))
+    assert (lane.take(12.0), round(lane.waits_s(12.0), 3)) == ([], 0.025), "what went along waits no more"
 
 
 def test_an_event_takes_along_what_waits_of_its_key_and_never_overtakes_it() -> None:
-    lane = lane_of(RelaySettings(spacing_ms=20, patience_ms=200), patient(1, 7), patient(2, 8))
+    lane = lane_of(RelaySettings(spacing_ms=20, patience_ms=200, lone_patience_ms=0), patient(1, 7), patient(2, 8))
     lane.take(10.0)
     for each in (patient(3, 7), patient(4, 8), urgent(5, 7)):
         lane.admit(each)
@@ -143,7 +150,7 @@ def test_patient_events_of_a_lane_that_is_emptied_are_gone_with_the_others() -> 
 
 
 def test_a_lane_with_patient_events_alone_gives_a_batch_or_says_how_long_it_waits() -> None:
-    settings = RelaySettings(spacing_ms=20, patience_ms=50, retry_first_ms=30)
+    settings = RelaySettings(spacing_ms=20, patience_ms=50, lone_patience_ms=0, retry_first_ms=30)
     began_s = 6869.393
     for failed in (False, True):
         for step in range(120):
