@@ -4,7 +4,8 @@ Authoritative for how a commit ends. Can go wrong: the database is away (`AUTHOR
 lost (the same, with detail `commit = unknown`: read back what you meant to write before you say anything).
 """
 
-from libs.pg.database import Database, Tx
+from libs.pg.database import Database
 from libs.pg.queries import Queries, Statement
+from libs.pg.tx import Tx
 
 __all__ = ["Database", "Queries", "Statement", "Tx"]

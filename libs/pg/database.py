@@ -12,28 +12,29 @@ reaches a standby in order. Until one is, the database is no authority.
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
-from contextlib import asynccontextmanager, contextmanager
-from typing import Any, TypeVar, cast
+from collections.abc import Awaitable, Callable
+from types import TracebackType
+from typing import Any, NoReturn, TypeVar
 
 import asyncpg
 
 from libs.kernel.refusal import Refusal
 from libs.pg.driver import arrays_are_lists, plain
-from libs.pg.errors import RETRYABLE, away, is_unknown, translated, unknown
-from libs.pg.queries import Statement, together
+from libs.pg.errors import RETRYABLE, away, cut, is_unknown, translated, translation, unknown
+from libs.pg.pool import Pool
+from libs.pg.queries import Statement
 from libs.pg.session import (
     Connection,
     Doubts,
     bound_transactions,
     doubts_of,
     driver_url,
-    keep_nothing,
     read_incarnation,
     restore_counter,
     server_settings,
     session_queries,
 )
+from libs.pg.tx import Tx
 
 _log = logging.getLogger("runway.pg")
 T = TypeVar("T")
@@ -46,68 +47,6 @@ _TRIES = 3
 """Of a transaction that the server undoes because of its neighbours."""
 _TRANSACTION_MARGIN_MS = 3_000
 """How much longer than a statement a transaction may take."""
-
-
-class Tx:
-    """A READ COMMITTED transaction that is open. Short, and no RPC inside."""
-
-    __slots__ = ("_connection", "_later", "_name", "incarnation")
-
-    incarnation: int
-    """Incarnation of the database that will commit this."""
-
-    def __init__(self, connection: Connection, name: str, incarnation: int) -> None:
-        self._connection = connection
-        self._name = name
-        self._later: list[tuple[Statement, tuple[Any, ...]]] = []
-        self.incarnation = incarnation
-
-    async def fetch(self, statement: Statement, *args: Any) -> list[asyncpg.Record]:
-        """Runs one statement, after what was left for later."""
-        if self._later:
-            await self.finish()
-        return await self._run(statement, args)
-
-    async def prove(self) -> None:
-        """Makes the commit confirm what was read, although nothing was written: for a caller who is told that something stands.
-
-        A neighbour's cancelled wait for the standby shows its rows to others before it tells its own caller.
-        """
-        await self.fetch(session_queries.prove)
-
-    async def _run(self, statement: Statement, args: Iterable[Any]) -> list[asyncpg.Record]:
-        with translated(self._name, committing=False):
-            return await self._connection.fetch(statement.sql, *plain(args))
-
-    def later(self, statement: Statement, *args: Any) -> None:
-        """Runs a write whose answer nobody needs before the next statement or the commit, together with the others left until
-        then: one journey for all.
-
-        Such writes see one snapshot: none may look for what another of them writes.
-        """
-        self._later.append((statement, args))
-
-    async def finish(self) -> None:
-        """What was left for the end."""
-        waiting, self._later = self._later, []
-        while waiting:
-            taken = _companions(waiting)
-            waiting = [item for item in waiting if all(item is not other for other in taken)]
-            if len(taken) == 1:
-                await self._run(*taken[0])
-                continue
-            whole = together(tuple(statement for statement, _ in taken), tuple(len(args) for _, args in taken))
-            await self._run(whole, (argument for _, args in taken for argument in args))
-
-
-def _companions(waiting: list[tuple[Statement, tuple[Any, ...]]]) -> list[tuple[Statement, tuple[Any, ...]]]:
-    """Writes that can go in one statement: any number, but one with parts of its own; the same statement twice, apart."""
-    taken: list[tuple[Statement, tuple[Any, ...]]] = []
-    for item in waiting:
-        others = [other for other, _ in taken]
-        if item[0] not in others and not (item[0].parted and any(other.parted for other in others)):
-            taken.append(item)
-    return taken
 
 
 class Database:
@@ -144,10 +83,9 @@ class Database:
         self._answer_timeout_s = statement_timeout_ms / 1000 + _ANSWER_MARGIN_S
         self._acquire_timeout_s = acquire_timeout_ms / 1000
         self._counter = restore_counter() if counter is None else counter
-        self._pool: asyncpg.Pool | None = None
+        self._pool: Pool | None = None
         self._incarnation = 0
         self._listeners: list[Callable[[int], None]] = []
-        self._expiry: asyncio.Task[None] | None = None
         self._doubts = Doubts() if observer else doubts_of(self._url)
         self._observer = observer
 
@@ -164,23 +102,7 @@ class Database:
         """Opens the pool and its first connection."""
         if self._pool is not None:
             return
-        pool = asyncpg.create_pool(
-            self._url,
-            min_size=0,  # or the driver would log a trace for each reconnection that fails
-            max_size=self._size,
-            timeout=self._acquire_timeout_s,
-            command_timeout=self._answer_timeout_s,
-            max_queries=_UNLIMITED,
-            max_inactive_connection_lifetime=0,
-            max_cached_statement_lifetime=0,
-            statement_cache_size=512,
-            connection_class=Connection,
-            server_settings=self._settings,
-            init=self._welcome,
-            reset=keep_nothing,
-        )
-        await pool
-        self._pool = pool
+        self._pool = Pool(self._connect, size=self._size, timeout_s=self._acquire_timeout_s)
         try:
             await self.fetch(session_queries.ping)
         except BaseException:
@@ -190,8 +112,6 @@ class Database:
     async def close(self) -> None:
         """Waits for transactions under way, then closes the connections."""
         pool, self._pool = self._pool, None
-        if self._expiry is not None:
-            await self._expiry
         if pool is None:
             return
         try:
@@ -199,37 +119,12 @@ class Database:
         except (TimeoutError, OSError, asyncpg.PostgresError, asyncpg.InterfaceError):
             pool.terminate()
 
-    @asynccontextmanager
-    async def tx(self) -> AsyncIterator[Tx]:
-        """A READ COMMITTED transaction: committed when the block ends, undone when it raises.
+    def tx(self) -> "_Transaction":
+        """A READ COMMITTED transaction, for `async with`: committed when the block ends, undone when it raises.
 
         Undone by the server because of a neighbour's locks, it is AUTHORITY_UNREACHABLE: the same call may be repeated.
         """
-        try:
-            async with self._transaction() as tx:
-                yield tx
-        except RETRYABLE as problem:
-            raise away(self.name) from problem
-
-    @asynccontextmanager
-    async def _transaction(self) -> AsyncIterator[Tx]:
-        async with self._connection() as connection:
-            incarnation = connection.incarnation  # while the connection is certainly ours
-            transaction = connection.transaction()
-            with translated(self.name, committing=False):
-                await transaction.start()
-            tx = Tx(connection, self.name, incarnation)
-            try:
-                yield tx
-                await tx.finish()
-            except BaseException:
-                await self._undo(connection, transaction)
-                raise
-            with translated(self.name, committing=False):
-                if connection.is_closed():
-                    raise away(self.name)
-            with self._confirmed(connection):
-                await transaction.commit()
+        return _Transaction(self, told=True)
 
     async def fetch(self, statement: Statement, *args: Any) -> list[asyncpg.Record]:
         """Runs one statement that commits by itself; once more when a neighbour's locks made the server undo it."""
@@ -242,14 +137,34 @@ class Database:
         raise AssertionError("unreachable")
 
     async def _fetch_once(self, statement: Statement, args: tuple[Any, ...]) -> list[asyncpg.Record]:
-        async with self._connection() as connection:
-            return await self._fetch_confirmed(connection, statement, args)
+        pool, connection = await self._lent()
+        try:
+            return await self._fetch_confirmed(connection, statement.sql, args)
+        finally:
+            self._give(pool, connection)
 
-    async def _fetch_confirmed(
-        self, connection: Connection, statement: Statement, args: tuple[Any, ...]
-    ) -> list[asyncpg.Record]:
-        with self._confirmed(connection):
-            return await connection.fetch(statement.sql, *plain(args))
+    async def _fetch_confirmed(self, connection: Connection, sql: str, args: tuple[Any, ...]) -> list[asyncpg.Record]:
+        connection.warnings.clear()
+        try:
+            rows: list[asyncpg.Record] = await connection.fetch(sql, *plain(args))
+        except Exception as problem:
+            if cut(problem):
+                connection.terminate()  # the driver may hear of it only after the next taker has it
+            self._tell(problem)
+        self._confirm(connection)
+        return rows
+
+    async def _commit(self, connection: Connection) -> None:
+        if connection.is_closed():
+            raise away(self.name)
+        connection.warnings.clear()
+        try:
+            said = await connection.execute("COMMIT;")
+        except Exception as problem:
+            self._tell(problem)
+        if said != "COMMIT":
+            raise RuntimeError(f"{self.name}: a statement failed, its error was passed over, and the server undid everything")
+        self._confirm(connection)
 
     async def run(self, work: Callable[[Tx], Awaitable[T]]) -> T:
         """Runs `work` in a transaction; again, from its start and in a new one, where the server undid it for a neighbour's
@@ -263,7 +178,7 @@ class Database:
         """
         for left in reversed(range(_TRIES)):
             try:
-                async with self._transaction() as tx:
+                async with _Transaction(self, told=False) as tx:
                     return await work(tx)
             except RETRYABLE as problem:
                 if not left:
@@ -285,64 +200,84 @@ class Database:
             return False
         return True
 
-    @asynccontextmanager
-    async def _connection(self) -> AsyncIterator[Connection]:
-        """A connection of the pool that is whole. Its errors are translated by whoever uses it."""
+    async def _lent(self) -> tuple[Pool, Connection]:
+        """A connection that is whole, and where to give it back. What breaks it later is translated by whoever uses it."""
         pool = self._pool
         if pool is None:
             raise away(self.name)
-        with translated(self.name, committing=False):
-            proxy = await pool.acquire(timeout=self._acquire_timeout_s)
-        connection = cast(Connection, proxy)
-        try:
+        connection = pool.take_now()
+        if connection is None:
             with translated(self.name, committing=False):
-                if connection.is_closed():  # lost on its way to us: the driver has taken it back already
+                connection = await pool.take()
+                if connection.is_closed():  # lost on its way to us
+                    pool.give(connection)
                     raise away(self.name)
-            while self._doubts.open and not self._observer:
-                raised = self._doubts.raised
-                await self._fetch_confirmed(connection, session_queries.prove, ())
-                self._doubts.settle(raised)
-            yield connection
-        finally:
-            await self._release(pool, proxy)
+        if self._doubts.open and not self._observer:
+            try:
+                await self._settle(connection)
+            except BaseException:
+                self._give(pool, connection)
+                raise
+        return pool, connection
 
-    async def _release(self, pool: asyncpg.Pool, proxy: Any) -> None:
-        gone = (OSError, asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError)
-        with contextlib.suppress(*gone):  # the driver took it back already, perhaps while we gave it back
-            if proxy.is_in_transaction():
-                proxy.terminate()  # an interrupted begin or commit: its state is not ours to guess
-            await pool.release(proxy)
+    async def _settle(self, connection: Connection) -> None:
+        while self._doubts.open:
+            raised = self._doubts.raised
+            await self._fetch_confirmed(connection, session_queries.prove.sql, ())
+            self._doubts.settle(raised)
 
-    async def _undo(self, connection: Connection, transaction: Any) -> None:
+    def _give(self, pool: Pool, connection: Connection) -> None:
+        if not connection.is_closed() and connection.is_in_transaction():
+            connection.terminate()  # an interrupted begin or commit: its state is not ours to guess
+        pool.give(connection)
+
+    async def _undo(self, connection: Connection) -> None:
         try:
-            await transaction.rollback()
+            await connection.execute("ROLLBACK;")
         except (OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError):
             with contextlib.suppress(asyncpg.InterfaceError):  # the last: a statement was interrupted and is still under way
                 connection.terminate()  # the server undoes it when the connection is gone
 
-    @contextmanager
-    def _confirmed(self, connection: Connection) -> Iterator[None]:
-        """Around what commits: unknown when its answer is lost, or comes with a warning."""
-        warnings = connection.warnings  # while the connection is certainly ours
-        warnings.clear()
-        try:
-            with translated(self.name, committing=True):
-                yield
-            self._doubts.confirmed_at = asyncio.get_running_loop().time()
-            if warnings:
-                _log.error("%s: a commit came with a warning: %s", self.name, "; ".join(warnings))
-                raise unknown(self.name)
-        except Refusal as refusal:
-            if is_unknown(refusal):
-                self._doubts.raised += 1
-            raise
+    def _tell(self, problem: Exception) -> NoReturn:
+        """What an error means of something that commits: nothing was decided, or nobody knows whether it was."""
+        refusal = translation(self.name, problem, committing=True)
+        if refusal is None:
+            raise problem
+        if is_unknown(refusal):
+            self._doubts.raised += 1
+        raise refusal from problem
 
-    async def _welcome(self, connection: asyncpg.Connection) -> None:
-        """Called by the pool for each new connection: reads its incarnation, refuses a former primary."""
-        ours = cast(Connection, connection)
+    def _confirm(self, connection: Connection) -> None:
+        """After what committed: unknown, when its answer came with a warning."""
+        self._doubts.confirmed_at = asyncio.get_running_loop().time()
+        if connection.warnings:
+            _log.error("%s: a commit came with a warning: %s", self.name, "; ".join(connection.warnings))
+            self._doubts.raised += 1
+            raise unknown(self.name)
+
+    async def _connect(self) -> Connection:
+        """A new connection that was welcomed."""
+        connection: Connection = await asyncpg.connect(
+            self._url,
+            timeout=self._acquire_timeout_s,
+            command_timeout=self._answer_timeout_s,
+            max_cached_statement_lifetime=0,
+            statement_cache_size=512,
+            connection_class=Connection,
+            server_settings=self._settings,
+        )
+        try:
+            await self._welcome(connection)
+        except BaseException:
+            connection.terminate()
+            raise
+        return connection
+
+    async def _welcome(self, ours: Connection) -> None:
+        """Each new connection: reads its incarnation, refuses a former primary."""
         self._doubts.raised += 1  # a server that was restarted shows what nobody waited for
-        await bound_transactions(connection, self._transaction_ms)
-        ours.incarnation = await read_incarnation(connection, self._counter)
+        await bound_transactions(ours, self._transaction_ms)
+        ours.incarnation = await read_incarnation(ours, self._counter)
         if ours.incarnation < self._incarnation:
             raise asyncpg.CannotConnectNowError(f"incarnation {ours.incarnation} answers after {self._incarnation} was seen")
         if ours.incarnation > self._incarnation:
@@ -354,6 +289,60 @@ class Database:
     def _announce(self) -> None:
         """No connection of the older incarnation is used again; whoever keeps what it said is told."""
         if self._pool is not None:
-            self._expiry = asyncio.ensure_future(self._pool.expire_connections())
+            self._pool.expire()
         for listener in self._listeners:
             listener(self._incarnation)
+
+
+class _Transaction:
+    """From BEGIN to COMMIT or ROLLBACK. `told`: what the server undid for a neighbour's sake is a refusal; else it stays the
+    driver's error, for whoever tries again."""
+
+    __slots__ = ("_connection", "_db", "_pool", "_told", "_tx")
+
+    _pool: Pool
+    _connection: Connection
+    _tx: Tx
+
+    def __init__(self, db: Database, *, told: bool) -> None:
+        self._db = db
+        self._told = told
+
+    async def __aenter__(self) -> Tx:
+        db = self._db
+        self._pool, self._connection = await db._lent()
+        connection = self._connection
+        self._tx = Tx(connection, db.name, connection.incarnation)
+        try:
+            await connection.execute("BEGIN;")
+        except BaseException as problem:
+            connection.terminate()  # whether it began is not ours to guess
+            db._give(self._pool, connection)
+            refusal = translation(db.name, problem, committing=False)
+            if refusal is None:
+                raise
+            raise refusal from problem
+        return self._tx
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, problem: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        db, connection = self._db, self._connection
+        try:
+            if problem is None:
+                try:
+                    await self._tx.finish()
+                except BaseException:
+                    await db._undo(connection)
+                    raise
+                await db._commit(connection)
+            else:
+                await db._undo(connection)
+        except RETRYABLE as undone:
+            if not self._told:
+                raise
+            raise away(db.name) from undone
+        finally:
+            db._give(self._pool, connection)
+        if self._told and isinstance(problem, RETRYABLE):
+            raise away(db.name) from problem

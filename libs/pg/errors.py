@@ -69,25 +69,41 @@ def is_unknown(refusal: Refusal) -> bool:
     return refusal.detail == _UNKNOWN
 
 
+def translation(name: str, problem: BaseException, *, committing: bool) -> Refusal | None:
+    """The refusal that an error of the driver is; None where it stays what it is. `committing`: what ran may have committed."""
+    match problem:
+        case asyncpg.DeadlockDetectedError() | asyncpg.SerializationError():
+            return None
+        case asyncpg.CharacterNotInRepertoireError() | asyncpg.UntranslatableCharacterError():
+            return invalid_field("text", "holds a character that cannot be stored (NUL)", "leave it out")
+        case asyncpg.StatementCompletionUnknownError():
+            return unknown(name)
+    if isinstance(problem, _CUT):
+        return unknown(name) if committing else away(name)
+    if isinstance(problem, _AWAY):
+        return away(name)
+    if isinstance(problem, _LOST):
+        if isinstance(problem, asyncpg.InterfaceError) and not _broken(problem):
+            return None  # a mistake of ours: wrong arguments, a connection used twice
+        return unknown(name) if committing else away(name)
+    return None
+
+
+def cut(problem: BaseException) -> bool:
+    """Whether the session ended with it."""
+    return isinstance(problem, (*_CUT, OSError, asyncpg.PostgresConnectionError))
+
+
 @contextmanager
 def translated(name: str, *, committing: bool) -> Iterator[None]:
-    """Turns errors of the driver into refusals; `committing` when what runs inside may have committed."""
+    """Turns errors of the driver into refusals."""
     try:
         yield
-    except RETRYABLE:
-        raise
-    except (asyncpg.CharacterNotInRepertoireError, asyncpg.UntranslatableCharacterError) as problem:
-        raise invalid_field("text", "holds a character that cannot be stored (NUL)", "leave it out") from problem
-    except _CUT as problem:
-        raise (unknown(name) if committing else away(name)) from problem
-    except _AWAY as problem:
-        raise away(name) from problem
-    except asyncpg.StatementCompletionUnknownError as problem:
-        raise unknown(name) from problem
-    except _LOST as problem:
-        if isinstance(problem, asyncpg.InterfaceError) and not _broken(problem):
-            raise  # a mistake of ours: wrong arguments, a connection used twice
-        raise (unknown(name) if committing else away(name)) from problem
+    except Exception as problem:
+        refusal = translation(name, problem, committing=committing)
+        if refusal is None:
+            raise
+        raise refusal from problem
 
 
 def _broken(problem: asyncpg.InterfaceError) -> bool:

@@ -113,10 +113,6 @@ async def bound_transactions(connection: asyncpg.Connection, most_ms: int) -> No
         await connection.fetchrow(session_queries.bound_transactions.sql, str(most_ms))
 
 
-async def keep_nothing(connection: asyncpg.Connection) -> None:
-    """What the pool does when a connection comes back: nothing, or the driver would send a query at each release."""
-
-
 def driver_url(url: str) -> str:
     """The address without SQLAlchemy's driver name."""
     return url.replace("postgresql+asyncpg://", "postgresql://", 1)

@@ -100,22 +100,25 @@ class Gate:
             return self._lose(connection, label, "after")
         return answer
 
-    async def connect(self, holder: Any, original: Callable[[Any], Awaitable[None]]) -> None:
+    async def connect(self, db: Any, original: Callable[[Any], Awaitable[Any]]) -> Any:
         """Opens a connection of a pool."""
         owner = self._loop.current
-        name = holder._pool._connect_kwargs["server_settings"]["application_name"]
+        name = db.name
+        made: Any = None
         await asyncio.sleep(self._delay())
         if name.partition("-")[0] in self.refusing:
             raise ConnectionRefusedError(f"{name} takes no connections")
 
         async def work() -> None:
-            await original(holder)
-            holder._con.owner, holder._con.pid = owner, holder._con.get_server_pid()
-            self.connections.append(holder._con)
+            nonlocal made
+            made = await original(db)
+            made.owner, made.pid = owner, made.get_server_pid()
+            self.connections.append(made)
 
         await self._turn(f"{owner} connect {name}", None, work)
-        if holder._con is None:  # cut before its owner got it: the driver cannot meet that, since it gets it at once
+        if made.is_closed():  # before its owner got it: the driver cannot meet that, since it gets it at once
             raise ConnectionResetError("cut as it was opened")
+        return made
 
     def forget(self, connection: "SimConnection") -> None:
         """A connection was cut: the server lets go of what it held before anything else happens."""

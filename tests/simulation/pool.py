@@ -1,12 +1,9 @@
 """The driver's connections of a simulation: every statement, begin and commit of every pool goes through the gate.
 
-Can go wrong: a way to the server beside the gate. The pool's own `connect` and the class of its connections are replaced.
+Can go wrong: a way to the server beside the gate. Where a database opens one and the class of its connections are replaced.
 """
 
 from typing import Any
-
-import asyncpg
-import asyncpg.pool
 
 from libs.pg import database
 from libs.pg.session import Connection
@@ -69,15 +66,15 @@ def gate() -> Gate:
 def install(made: Gate) -> None:
     """Makes every pool of this process go through a gate; for the life of the process."""
     _current[:] = [made]
-    original = asyncpg.pool.PoolConnectionHolder.connect
+    original = database.Database._connect
     settings = database.server_settings
 
-    async def connect(holder: Any) -> None:
-        await gate().connect(holder, original)
+    async def connect(db: database.Database) -> Any:
+        return await gate().connect(db, original)
 
     def unlimited(name: str, *, hot: bool, statement_timeout_ms: int, idle_in_transaction_ms: int) -> dict[str, str]:
         return settings(name, hot=hot, statement_timeout_ms=0, idle_in_transaction_ms=0)
 
-    asyncpg.pool.PoolConnectionHolder.connect = connect  # type: ignore[method-assign]
+    database.Database._connect = connect  # type: ignore[method-assign]
     database.server_settings = unlimited
     database.Connection = SimConnection  # type: ignore[misc]

@@ -11,6 +11,7 @@ import pytest
 from libs.embedded import EmbeddedPostgres
 from libs.kernel.refusal import Reason, Refusal
 from libs.pg import Database, Statement
+from libs.pg.pool import Pool
 from libs.pg.session import Connection
 from libs.testkit import FaultProxy, SeededIds, wait_until
 from tests.store.libs.pg_statements import COUNT, CUT, INSERT, SLEEP, WHO, count, through
@@ -272,13 +273,14 @@ async def test_a_promotion_changes_the_incarnation_and_the_former_primary_is_ref
 async def test_a_connection_lost_as_its_transaction_begins_is_a_database_away(
     db: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    begun = asyncpg.transaction.Transaction.start
+    said = Connection.execute
 
-    async def start(self: asyncpg.transaction.Transaction) -> None:
-        await begun(self)
-        await lost(self._connection)
+    async def execute(self: Connection, query: str, **named: object) -> str:
+        answer = await said(self, query, **named)
+        await lost(self)
+        return answer
 
-    monkeypatch.setattr(asyncpg.transaction.Transaction, "start", start)
+    monkeypatch.setattr(Connection, "execute", execute)
     with pytest.raises(Refusal) as no:
         async with db.tx() as tx:
             await tx.fetch(COUNT)
@@ -290,14 +292,15 @@ async def test_a_connection_lost_as_its_transaction_begins_is_a_database_away(
 async def test_a_connection_lost_on_its_way_from_the_pool_is_a_database_away(
     db: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    acquired = asyncpg.Pool._acquire
+    taken = Pool.take
 
-    async def acquire(self: asyncpg.Pool, timeout: float) -> object:
-        proxy = await acquired(self, timeout)
-        await lost(proxy._con)
-        return proxy
+    async def take(self: Pool) -> Connection:
+        connection = await taken(self)
+        await lost(connection)
+        return connection
 
-    monkeypatch.setattr(asyncpg.Pool, "_acquire", acquire)
+    monkeypatch.setattr(Pool, "take_now", lambda self: None)
+    monkeypatch.setattr(Pool, "take", take)
     for ask in (lambda: count(db), lambda: db.run(lambda tx: tx.fetch(COUNT))):
         with pytest.raises(Refusal) as no:
             await ask()
