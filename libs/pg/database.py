@@ -186,7 +186,7 @@ class Database:
                 _log.warning("%s: undone by the server (%s), tried again", self.name, type(problem).__name__)
         raise AssertionError("unreachable")
 
-    async def answers(self, within_s: float = 0.8) -> bool:
+    async def answers(self, within_s: float = 2.5) -> bool:
         """Whether the database is known to answer: it confirmed something so lately, or does when it is asked now."""
         if asyncio.get_running_loop().time() - self._doubts.confirmed_at <= within_s:
             return True

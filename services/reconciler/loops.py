@@ -13,7 +13,7 @@ from services.reconciler.settings import ReconcilerSettings
 
 IDLE_SHARE = 10
 """How much more seldom the other workers look by themselves, in case the watching one hangs."""
-QUIET_SHARE = 5
+QUIET_SHARE = 10
 """How much more seldom the watching one looks while nothing is due sooner: another replica may have opened a case."""
 
 

@@ -72,6 +72,8 @@ SHARES_INTERVAL_MS = 500
 LEADERS_INTERVAL_MS = 500
 BUCKETS_INTERVAL_MS = 500
 BUCKETS_WAKE_MS = 100
+HOLDS_SHARE = 2
+"""How much more seldom holds are looked for than raised gates: people make them."""
 
 
 def _worker_row(heard: Heard) -> tuple[str, str, str, str, str, int, bool, str, str]:
@@ -231,7 +233,7 @@ def leader_loops(
 def obedience_loops(obedience: Obedience, settings: SchedulerSettings) -> list[Every | Loop]:
     """What follows operators' holds."""
     return [
-        Every(settings.notice_interval_ms, obedience.obey, "obey_holds"),
+        Every(settings.notice_interval_ms * HOLDS_SHARE, obedience.obey, "obey_holds"),
         Every(FORGET_INTERVAL_MS, lambda: obedience.forget(settings.hold_keep_ms), "forget_holds"),
     ]
 

@@ -165,7 +165,7 @@ async def test_ledgers_sum_after_every_random_sequence(stack_db: StackDatabase) 
         await room.client.publish(workflow("tree", steps=[act], independent_children=True))
         Ledger.room, Ledger.loop, Ledger.did = room, asyncio.get_running_loop(), Counter()
         bounds = settings(
-            max_examples=12, stateful_step_count=14, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck)
+            max_examples=20, stateful_step_count=14, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck)
         )
         await asyncio.to_thread(run_state_machine_as_test, Ledger, settings=bounds)
         assert min(Ledger.did[name] for name in ("children", "calls", "raises", "held")) > 5, Ledger.did
