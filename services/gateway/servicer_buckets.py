@@ -109,7 +109,7 @@ class BucketViewServicer(gateway_internal_pb2_grpc.BucketViewServiceServicer):
         self._tools = tools
 
     async def ReadBuckets(self, request: internal_pb.ReadBucketsRequest, context: Any) -> internal_pb.ReadBucketsResponse:
-        """See the contract. Asked again and again: where none were decided, memory says so, and is at most half a second old."""
+        """See the contract. Asked again and again: that there are none, memory says, half a second old."""
         if not self._buckets.bounded:
             return internal_pb.ReadBucketsResponse()
         return internal_pb.ReadBucketsResponse(
