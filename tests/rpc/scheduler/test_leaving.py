@@ -139,25 +139,30 @@ async def test_other_leaders_hear_of_a_leaving_beside_its_beats_and_not_behind_t
     run_id = run_led_by(other)
     await world.ready(one, run_id)
     (lease,) = await claim(one.worker())
-    third, told, forward, by_address = "third:1", asyncio.Event(), Leaders.forward, Leaders.by_address
+    third, told, forward, by_address = "third:1", list[bool](), Leaders.forward, Leaders.by_address
+    heard = asyncio.Event()
 
     def with_a_third(self: Leaders, shards: Iterable[int]) -> dict[str, set[int]]:
         return by_address(self, shards) | ({third: {0}} if shards == range(64) else {})
 
     async def slow(self: Leaders, address: str, verb: str, request: Any, answer: Any, *more: Any, **named: Any) -> Any:
         if address == third:
-            told.set()
+            told.append(request.leaving)
+            heard.set()
             return answer()
         if verb == "heartbeat" and request.heartbeats:
-            await asyncio.wait_for(told.wait(), 5)  # a leader that answers late, as a stopped one does
+            await asyncio.wait_for(heard.wait(), 5)  # a leader that answers late, as a stopped one does
         return await forward(self, address, verb, request, answer, *more, **named)
 
     monkeypatch.setattr(Leaders, "by_address", with_a_third)
     monkeypatch.setattr(Leaders, "forward", slow)
-    assert [result.status for result in await leave(one.worker(), "w1", "rk_a", lease)] == [pb.LEASE_STATUS_LIVE]
-    assert told.is_set()
-    monkeypatch.setattr(Leaders, "forward", forward)
-    assert [result.status for result in await leave(one.worker(), "w1", "rk_a", lease)] == [pb.LEASE_STATUS_LIVE]
+    worker = one.worker()
+    for _ in range(3):
+        (answer,) = await leave(worker, "w1", "rk_a", lease, process=b"one")
+        assert answer.status == pb.LEASE_STATUS_LIVE
+    assert told == [True], "once, not with each beat"
+    assert await leave(worker, process=b"one") == []
+    assert told == [True, True], "and when it ends"
 
 
 @pytest.mark.requirement("run.explain")

@@ -300,3 +300,44 @@ def test_what_is_said_of_a_tenant_that_is_not_in_the_recording_is_told(capsys: p
     assert capsys.readouterr().err.splitlines() == [
         "no ticket of tenant 'nobody' is in this recording: what is said of it changes nothing"
     ]
+
+
+@pytest.mark.requirement("sched.simulate")
+def test_the_heading_counts_in_words_and_names_whose_slots_have_which_labels(tmp_path: Path) -> None:
+    from typer.testing import CliRunner
+
+    from services.scheduler.simulate.__main__ import app
+
+    def said(*more: str) -> str:
+        done = CliRunner().invoke(app, [str(source), *more])
+        assert done.exit_code == 0, done.output
+        return done.output
+
+    source = tmp_path / "r.jsonl"
+    times = {"ready_ms": 0, "leased_ms": 100, "duration_ms": 50, "ready_known": True}
+    source.write_text(line(**times, tenant="a", worker="w1", shared=False))
+    assert said().startswith("1 ticket of 1 tenant; a cycle")
+    assert "was: 0 shared slots, 1 slot of a's own," in said()
+    rows = [
+        line(**times, tenant="a", worker=f"w{number}", shared=False, requires=["gpu"] if number else []) for number in range(3)
+    ]
+    rows += [
+        line(**times, tenant="b", worker=f"s{number}", shared=True, requires=["eu"] if number else []) for number in range(2)
+    ]
+    source.write_text("\n".join(rows))
+    text = said("--own-slots", "a=6")
+    assert text.startswith("5 tickets of 2 tenants; ")
+    assert "was: 2 shared slots (1 with no label; 1 with eu), 3 slots (1 with no label; 2 with gpu) of a's own," in text
+    assert "now: 2 shared slots (1 with no label; 1 with eu), 6 slots (2 with no label; 4 with gpu) of a's own," in text
+    assert "never start:" not in text
+    without = said("--own-slots", "a=0")
+    assert "nobody has gpu for tickets of a: such tickets never start" in without
+    assert "eu for tickets" not in without
+
+
+@pytest.mark.requirement("sched.simulate")
+@pytest.mark.parametrize(
+    ("span_ms", "said"), [((0, 9_000), (9.0, "seconds")), ((0, 360_000), (6.0, "minutes")), ((5, 86_400_005), (24.0, "hours"))]
+)
+def test_the_picture_tells_time_as_a_person_would(span_ms: tuple[int, int], said: tuple[float, str]) -> None:
+    assert picture._length(span_ms) == said
