@@ -333,6 +333,9 @@ def test_the_heading_counts_in_words_and_names_whose_slots_have_which_labels(tmp
     without = said("--own-slots", "a=0")
     assert "nobody has gpu for tickets of a: such tickets never start" in without
     assert "eu for tickets" not in without
+    rows.append(line(**times, tenant="c", worker="c1", shared=False, requires=["gpu"]))
+    source.write_text("\n".join(rows))
+    assert "nobody has gpu for tickets of a: such" in said("--own-slots", "a=0"), "another tenant's workers are no help"
 
 
 @pytest.mark.requirement("sched.simulate")
