@@ -144,6 +144,7 @@ async def test_a_drained_worker_gets_nothing_and_what_waits_is_described(stack: 
         assert await stack.client.attempts(run.run_id) == []
         await runway("worker", "release", worker, *WHY)
         assert (await stack.client.wait(run.run_id, settled=True, timeout_s=30)).outcome == "succeeded"
+        await runway("run", "cancel", run.run_id, code=1)  # it came too late
 
 
 @pytest.mark.requirement("run.pause")

@@ -54,6 +54,12 @@ def _show(summary: Mapping[str, Any], form: Form) -> None:
     show_one({name: summary[name] for name in keep if summary.get(name)} if form is Form.text else summary, form)
 
 
+def _say_what_next(run: Any) -> None:
+    """Of a run that came to nothing: how to find out why, and how it goes on."""
+    if run.outcome in ("failed", "expired"):
+        say(f"why: `runway explain {run.run_id}`; once more, keeping what succeeded: `runway run retry {run.run_id}`")
+
+
 @app.command()
 def launch(
     workflow: str = typer.Argument(help="name (newest version), name@number, or digest"),
@@ -92,6 +98,7 @@ def launch(
                 say(f"run {run.run_id} is stored; waiting")
                 run = await client.wait(run.run_id)
         _show(_summary(run), form)
+        _say_what_next(run)
         return 0 if run.outcome == "succeeded" or not (wait or run.outcome) else EXIT_REFUSED
 
     run_async(work)
@@ -235,6 +242,7 @@ def wait(
         async with Client() as client:
             run = await client.wait(run_id, settled=settled, timeout_s=timeout_s)
         _show(_summary(run), form)
+        _say_what_next(run)
         return 0 if run.outcome == "succeeded" else EXIT_REFUSED
 
     run_async(work)
@@ -247,9 +255,9 @@ def cancel(
     expected_version: int | None = typer.Option(None, help="only if the run still has this version"),
     form: Form = FORM,
 ) -> None:
-    """Stops a run; says what each point has confirmed."""
+    """Stops a run; says what each point has confirmed. Exit 1 where its outcome was decided before."""
 
-    async def work() -> None:
+    async def work() -> int:
         from runway.launch.v1 import launch_service_pb2 as pb
         from runway_sdk import Client
 
@@ -263,6 +271,10 @@ def cancel(
             "effects_in_flight": rows_of(answer.effects_in_flight),
         }
         show_one(row, form)
+        if answer.run.outcome in ("", "cancelled"):
+            return 0
+        say(f"too late: its outcome was decided before: {answer.run.outcome}")
+        return EXIT_REFUSED
 
     run_async(work)
 
