@@ -13,11 +13,11 @@ from typing import Any
 from runway_sdk import Context, step, workflow
 from runway_sdk.errors import EffectUnknown
 
-from tests.simulation import bound_days, life_days
-from tests.simulation.bounds import ALL_WORKFLOWS
+from tests.simulation import bound_days, life_days, petition_days
 from tests.simulation.flows import PATIENT, REPLAY, TTL, Plan
 from tests.simulation.hand import GATEWAYS, IN_TRANSACTION_S, SCHEDULERS, Hand
 from tests.simulation.loop import Process
+from tests.simulation.petitions import WORKFLOWS
 from tests.simulation.provider import Fate
 from tests.simulation.workload import Launched
 
@@ -40,7 +40,7 @@ async def stubborn(ctx: Context, run: Plan) -> int:
 
 
 alone = workflow("alone", steps=[stubborn], input=Plan)
-DAY_WORKFLOWS = (*ALL_WORKFLOWS, alone)
+DAY_WORKFLOWS = (*WORKFLOWS, alone)
 
 
 async def _zombie(hand: Hand, method: str, run: Launched, step_key: str) -> Any:
@@ -248,5 +248,6 @@ DAYS: dict[str, Day] = {
         deposed_leader_commits,
         *life_days.DAYS,
         *bound_days.DAYS,
+        *petition_days.DAYS,
     )
 }

@@ -37,6 +37,10 @@ class Plan(BaseModel):
     spends: int = 0
     budget_micros: int = 0
     """At the launch; nothing: what an installation gives."""
+    need: int = 1
+    """People who must allow what is asked."""
+    changes: bool = False
+    """Later attempts make another call than the first."""
 
 
 async def effects(ctx: Context, plan: Plan) -> int:

@@ -4,16 +4,20 @@ Can go wrong: a day that waits for what never comes. Every wait has a limit, and
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
+from hashlib import sha256
 from typing import Any
 
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from runway.launch.v1 import approval_service_pb2 as ap
+from runway_sdk import ApproverKey
 from runway_sdk.client import Client
 
 from tests.simulation.flows import Plan
 from tests.simulation.loop import Process
 from tests.simulation.traps import LIMIT_S, DidNotHappen
 from tests.simulation.workload import Launched
-from tests.simulation.world import Member, World
+from tests.simulation.world import REVIEWERS, Member, World
 
 IN_TRANSACTION_S = 0.8
 """How long a transaction may be held: the server ends one that idles for a second."""
@@ -73,6 +77,50 @@ class Hand:
     def signal(self, run: Launched, place: int, event_id: str) -> asyncio.Task[None]:
         """Somebody tells of an event of a waiting run, by its correlation."""
         return self.loop.spawn(self.world.outside, self.world.callers.signal(run, place, event_id))
+
+    def hold(self, run: Launched, step_key: str, for_s: float) -> asyncio.Task[None]:
+        """An operator holds a step for a while."""
+        return self.loop.spawn(self.world.outside, self.world.callers.holds.hold(run.run_id, step_key, for_s))
+
+    def person(self, name: str, work: Callable[[Client, ApproverKey], Coroutine[Any, Any, Any]]) -> asyncio.Task[Any]:
+        """What somebody does who may approve."""
+
+        async def whole() -> Any:
+            key = ApproverKey(Ed25519PrivateKey.from_private_bytes(sha256(name.encode()).digest()))
+            async with Client(self.world.reviewer(name)) as client:
+                await self.world.callers.patiently(lambda: client.approvals.register(key))
+                return await work(client, key)
+
+        return self.loop.spawn(self.world.outside, whole())
+
+    def approve(self, name: str, run: Launched) -> asyncio.Task[Any]:
+        """Somebody who allows whatever a run and those below it ask, until it has ended."""
+
+        async def work(client: Client, key: ApproverKey) -> None:
+            said: set[str] = set()
+            while not run.settled:
+                await asyncio.sleep(0.05)
+                found = await client.approvals.find(run_id=run.run_id, states=[ap.APPROVAL_STATE_PENDING]) if run.run_id else []
+                for one in [one for one in found if one.approval_id not in said]:
+                    said.add(one.approval_id)
+                    asked = await client.approvals.get(one.approval_id)
+                    await client.approvals.decide(asked, key, name, approve=True)
+
+        return self.person(name, work)
+
+    async def asked(self, run: Launched) -> ap.Approval:
+        """Waits for the first approval that a run asks for."""
+
+        async def work(client: Client, _: ApproverKey) -> ap.Approval:
+            end_s = self.loop.time() + LIMIT_S
+            while self.loop.time() < end_s:
+                found = await client.approvals.find(run_id=run.run_id) if run.run_id else []
+                if found:
+                    return await client.approvals.get(found[-1].approval_id)
+                await asyncio.sleep(0.05)
+            raise DidNotHappen("a question to people: never")
+
+        return await self.person(REVIEWERS[0], work)
 
     async def until(self, what: str, true: Callable[[], Any], within_s: float = LIMIT_S) -> Any:
         """Waits for something."""

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from libs.pg import Queries
-from tests.simulation import bounds
+from tests.simulation import bounds, petitions
 from tests.simulation.changes import Raise
 from tests.simulation.lives import began, passed
 from tests.simulation.provider import Applied
@@ -36,6 +36,20 @@ class Invariants:
         self._after_revocation: dict[tuple[str, str], dict[str, int]] = {}
         """(run, capability) → what it and all below it had sent by it when that was said to be taken everywhere, by slot."""
         self._revoked_at_s: dict[tuple[str, str], float] = {}
+
+    def listen(self) -> None:
+        """Is told what callers, people and operators are told."""
+        callers = self._world.callers
+        callers.on_enforced, callers.on_paused, callers.changes.on_revoked = self.enforced, self.paused, self.revoked
+        callers.holds.on_held, callers.holds.on_released = self.held, self.released
+
+    async def held(self, run_id: str, step_key: str) -> None:
+        """An operator was told that every scheduler process acts on the hold of a step: the auditor keeps an eye on it."""
+        await self._world.gate.ask(SQL.note_held.sql, run_id, step_key)
+
+    async def released(self, run_id: str, step_key: str) -> None:
+        """Its release is about to be asked for."""
+        await self._world.gate.ask(SQL.forget_held.sql, run_id, step_key)
 
     async def enforced(self, run: Any, *, whole: bool) -> None:
         """A caller was told that a cancel is enforced: from now on the run sends nothing more; nor does what is below it, where
@@ -80,6 +94,21 @@ class Invariants:
                     found.append(f"the provider got {one.slot} after {capability} was taken from run {run_id}")
         return found
 
+    async def _what_people_were_told_stands(self) -> list[str]:
+        """What was said to be withdrawn has allowed nothing, what was said to be used before has; and no two attempts of a step are
+        told different things by one question."""
+        found = [
+            f"slot {slot} of run {run_id} was told {' and '.join(map(str, sorted(said)))}"
+            for (run_id, slot), said in petitions.heard.items()
+            if len(said) > 1
+        ]
+        told = self._world.callers.people.withdrawn
+        if told:
+            used = {row["approval_id"] for row in await self._world.gate.ask(SQL.used.sql, sorted(told))}
+            found += [f"approval {one} was called withdrawn, and was used" for one in sorted(used) if told[one]]
+            found += [f"approval {one} was called used, and was not" for one in sorted(told) if not told[one] and one not in used]
+        return found
+
     async def _dispatches(self, run_id: str, whole: bool) -> int:
         rows = await self._world.gate.ask(SQL.dispatches_of.sql, run_id, whole)
         return int(rows[0]["count"])
@@ -91,7 +120,7 @@ class Invariants:
         for run_id in list(self._at_pause):
             await self._look_at_paused(run_id)
         found += self._losers_come_first() + self._timers_take_their_time() + self._waits_are_told_one_thing()
-        found += await self._nothing_is_sent_by_what_was_taken()
+        found += await self._nothing_is_sent_by_what_was_taken() + await self._what_people_were_told_stands()
         if self._world.undisturbed:
             found += await self._there_was_room()
         for run_id, (whole, before) in list(self._after_cancel.items()):

@@ -28,7 +28,7 @@ from services.readiness.store import waits as waiting
 from services.scheduler.app import ends
 from services.scheduler.domain.ticket import End
 from services.scheduler.store import shards, transaction
-from tests.simulation import bound_mutants, seeded
+from tests.simulation import bound_mutants, petition_mutants, seeded
 from tests.simulation.guards import Mutant, both, swap
 from tests.simulation.loop import RUNNING
 
@@ -289,6 +289,7 @@ MUTANTS: dict[str, Mutant] = {
         "a join does not wait for instances to be made", _goes_on_unsealed, "spread_late", "before what it needs is made"
     ),
     **bound_mutants.MUTANTS,
+    **petition_mutants.MUTANTS,
 }
 
 

@@ -49,10 +49,11 @@ class Moods:
 
 @dataclass(frozen=True, slots=True)
 class Fate:
-    """What happens to one request of a directed day: when it arrives, and whether it is answered."""
+    """What happens to one request of a directed day: when it arrives, whether it is answered, and whether it is refused."""
 
     arrives_s: float = 0.01
     answered: bool = True
+    refused: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,6 +164,8 @@ class Transport(httpx2.AsyncBaseTransport):
     async def _fated(
         self, fate: Fate, request: httpx2.Request, answers: "asyncio.Queue[httpx2.Response | None]"
     ) -> httpx2.Response:
+        if fate.refused:
+            return _json(409, {"error": "not now"})
         self._provider.loop.later(fate.arrives_s, self._arrive, request, answers)
         if fate.answered:
             answer = await answers.get()

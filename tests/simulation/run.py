@@ -8,7 +8,7 @@ can hand it on.
 import asyncio
 import gc
 import time
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from tests.simulation import bounds, lives
@@ -19,7 +19,7 @@ from tests.simulation.history import History
 from tests.simulation.invariants import Invariants
 from tests.simulation.loop import VirtualLoop
 from tests.simulation.operation import ROOT
-from tests.simulation.world import World
+from tests.simulation.world import REVIEWERS, World
 
 TORMENT_S = 30.0
 PATIENCE_S = 600.0
@@ -90,10 +90,14 @@ def simulate(seed: int, admin_url: str, urls: dict[str, str], size: Size, day: s
         "provider effects": len(world.provider.applied),
         "provider unanswered": world.provider.unanswered,
         "paused": world.callers.paused if hasattr(world, "callers") else 0,
-        "approved by a person": world.callers.approved if hasattr(world, "callers") else 0,
-        "decided by a person": world.callers.resolved if hasattr(world, "callers") else 0,
+        "approved by a person": world.callers.people.approved if hasattr(world, "callers") else 0,
+        "asked back": len(world.callers.people.withdrawn) if hasattr(world, "callers") else 0,
+        "decided by a person": world.callers.people.resolved if hasattr(world, "callers") else 0,
         "events told": world.callers.told if hasattr(world, "callers") else 0,
-        "questions answered": world.callers.answered if hasattr(world, "callers") else 0,
+        "questions answered": world.callers.people.answered if hasattr(world, "callers") else 0,
+        "answered through a root": world.callers.people.through_root if hasattr(world, "callers") else 0,
+        "steps held": world.callers.holds.held if hasattr(world, "callers") else 0,
+        "holds that all act on": world.callers.holds.acted if hasattr(world, "callers") else 0,
         "timers passed": len(lives.passed),
         "capacity told": sum(map(len, bounds.told.values())),
         "model answers": len(world.provider.answered),
@@ -115,9 +119,7 @@ async def _days(world: World, seed: int, admin_url: str, size: Size, verdict: Ve
     await world.gate.open(admin_url, AUDITOR.read_text())
     invariants = Invariants(world)
     await world.inhabit()
-    world.callers.on_enforced = invariants.enforced
-    world.callers.on_paused = invariants.paused
-    world.callers.changes.on_revoked = invariants.revoked
+    invariants.listen()
     chance = world.callers.chance
     if chance.random() < 0.8:
         await world.put_bucket(chance.choice((2, 4, 8)), chance.choice((60, 120, 300)))
@@ -127,10 +129,11 @@ async def _days(world: World, seed: int, admin_url: str, size: Size, verdict: Ve
     world.callers.hasty = world.callers.chance.random() < 0.4
     for number in range(size.runs):
         world.loop.spawn(world.outside, world.callers.life(number, size.torment_s * 0.8, targets))
-    world.loop.spawn(world.outside, world.callers.decide_cases())
-    world.loop.spawn(world.outside, world.callers.answer_questions())
-    reviewer = replace(world.target(), api_key=world.reviewer_key)
-    world.loop.spawn(world.outside, world.callers.decide_approvals(reviewer))
+    people = world.callers.people
+    world.loop.spawn(world.outside, people.decide_cases())
+    world.loop.spawn(world.outside, people.answer_questions())
+    for name in REVIEWERS:
+        world.loop.spawn(world.outside, people.decide_approvals(world.reviewer(name), name))
     tormenting = world.loop.spawn(None, director.torment(size.torment_s))
     while not tormenting.done() and not verdict.violations:
         await asyncio.wait([tormenting], timeout=LOOK_EVERY_S)
@@ -147,10 +150,8 @@ async def _directed(world: World, day: str, admin_url: str, verdict: Verdict) ->
     world.workflows = DAY_WORKFLOWS
     world.undisturbed = True
     await world.inhabit()
-    world.callers.on_enforced = invariants.enforced
-    world.callers.on_paused = invariants.paused
-    world.callers.changes.on_revoked = invariants.revoked
-    world.loop.spawn(world.outside, world.callers.decide_cases())
+    invariants.listen()
+    world.loop.spawn(world.outside, world.callers.people.decide_cases())
     world.history.note("day", day)
     happening = world.loop.spawn(None, DAYS[day](Hand(world)))
     while not happening.done() and not verdict.violations:

@@ -1,4 +1,4 @@
-"""Who is outside of the simulated world: callers who launch, wait and cancel, people who approve and answer, an operator.
+"""Who is outside of the simulated world: callers who launch, wait, pause and cancel, and operators who hold steps.
 
 What callers were told is kept: an answer that is later taken back is a fault.
 """
@@ -9,28 +9,25 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-from runway.launch.v1 import approval_service_pb2 as ap
 from runway.launch.v1 import launch_service_pb2 as pb
-from runway.readiness.v1 import readiness_service_pb2 as rd
-from runway.reconciler.v1 import reconciler_service_pb2 as rc
-from runway_sdk import ApproverKey
 from runway_sdk.client import DECIDED, TERMINAL, Client
 from runway_sdk.connection import Target
 from runway_sdk.errors import RunwayError
 from runway_sdk.workflow import Workflow
 
-from tests.simulation.bounds import expected, may
 from tests.simulation.changes import Changes
 from tests.simulation.flows import Plan
 from tests.simulation.history import History
-from tests.simulation.lives import ANSWER, JOINS, telling
+from tests.simulation.holds import Holds
+from tests.simulation.lives import JOINS, telling
 from tests.simulation.loop import VirtualLoop
-from tests.simulation.provider import SETTLE_S, Provider
+from tests.simulation.people import People
+from tests.simulation.petitions import expected, may, steps_of
+from tests.simulation.provider import Provider
 
 KINDS = (
     *("chain", "chain", "fan", "reviewed", "family", "family", "waiter", "waiter", "wide", "race"),
-    *("thirsty", "thirsty", "spender", "frugal", "frugal"),
+    *("thirsty", "thirsty", "spender", "frugal", "frugal", "petition", "petition", "assembly"),
 )
 PAID = ("spender", "frugal")
 """What runs out of money, so that somebody gives it more."""
@@ -65,6 +62,12 @@ def plan_of(name: str, chance: random.Random, targets: list[str], topic: str, *,
     elif name == "thirsty":
         plan.draws = [chance.choice((1, 2, 5)) for _ in range(chance.randint(1, 3))]
         plan.wait_s = chance.choice((0.0, 0.0, 1.0, 8.0))
+    elif name == "petition":
+        _asks(plan, chance)
+    elif name == "assembly":
+        _asks(plan, chance)
+        plan.children = chance.randint(1, 3)
+        plan.join = chance.choice(("all", "any", "effort", "effort"))
     elif name == "spender":
         plan.spends = chance.randint(1, 4)
         plan.budget_micros = chance.choice((500, 1_800, 10_000))
@@ -76,6 +79,14 @@ def plan_of(name: str, chance: random.Random, targets: list[str], topic: str, *,
         plan.slice_micros = chance.choice((1_000, 2_500))
         plan.budget_micros = plan.slice_micros * chance.choice((0, 1, 2, 4)) + 100
     return plan
+
+
+def _asks(plan: Plan, chance: random.Random) -> None:
+    """What people are asked, how many must allow it, and for how long."""
+    plan.waits = [chance.choice(("leave", "input", "brief", "call", "call")) for _ in range(chance.randint(1, 3))]
+    plan.wait_s = chance.choice((1.5, 6.0, 30.0))
+    plan.need = chance.choice((1, 2))
+    plan.calls, plan.changes = plan.calls[:1] or ["plain"], chance.random() < 0.3
 
 
 @dataclass
@@ -109,18 +120,17 @@ class Callers:
     paused: int = 0
     hasty: bool = False
     """Callers who change their minds while effects are under way."""
-    resolved: int = 0
     repeated: int = 0
-    approved: int = 0
     told: int = 0
     """Events that were told of, repeats counted."""
-    answered: int = 0
-    withdrawn: dict[str, bool] = field(default_factory=dict)
-    """Approvals that were asked back, and whether that was told to have come before their use."""
     changes: Changes = field(init=False)
+    people: People = field(init=False)
+    holds: Holds = field(init=False)
 
     def __post_init__(self) -> None:
         self.changes = Changes(self)
+        self.people = People(self)
+        self.holds = Holds(self)
 
     async def publish(self, workflows: Sequence[Workflow]) -> None:
         """Publishes the workflows."""
@@ -154,6 +164,8 @@ class Callers:
             await self._launch(client, run, again=chance.random() < 0.3)
             if may(run.workflow) and chance.random() < 0.2:
                 news.append(asyncio.create_task(self._revoke(run, chance.random())))
+            if chance.random() < 0.25:
+                news.append(asyncio.create_task(self.holds.some(run, chance.choice(steps_of(run.workflow)), chance.random())))
             if chance.random() < 0.25:
                 await asyncio.sleep(chance.choice((0.0, 0.1, 0.5, 2.0)) * chance.random())
                 await self._pause(client, run, chance.choice((0.0, 0.5, 6.0, 20.0)))
@@ -316,79 +328,3 @@ class Callers:
                 ):
                     raise
             await asyncio.sleep(0.5)
-
-    async def decide_approvals(self, reviewer: Target) -> None:
-        """Somebody who approves what is asked, or refuses it, and takes some of it back."""
-        chance = random.Random(self.chance.random())
-        key = ApproverKey(Ed25519PrivateKey.from_private_bytes(chance.randbytes(32)))
-        async with Client(reviewer) as client:
-            while True:
-                await asyncio.sleep(1.0)
-                try:
-                    await client.approvals.register(key)
-                    for pending in await client.approvals.find(states=[ap.APPROVAL_STATE_PENDING]):
-                        await self._approve(client, key, pending.approval_id, chance)
-                except RunwayError:
-                    continue
-
-    async def _approve(self, client: Client, key: ApproverKey, approval_id: str, chance: random.Random) -> None:
-        asked = await client.approvals.get(approval_id)
-        yes, back = chance.random() < 0.9, chance.random() < 0.1
-        await client.approvals.decide(asked, key, "reviewer", approve=yes)
-        self.approved += yes
-        self.history.note("person", f"{asked.slot} {'approved' if yes else 'refused'}")
-        if yes and back:
-            done = await client.approvals.withdraw(approval_id, "second thoughts")
-            self.withdrawn[approval_id] = done.outcome == ap.WITHDRAWAL_OUTCOME_WITHDRAWN
-            self.history.note("person", f"{asked.slot} asked back: {ap.WithdrawalOutcome.Name(done.outcome)}")
-
-    async def answer_questions(self) -> None:
-        """Somebody who answers what steps ask, and changes their mind afterwards: the first answer stands."""
-        chance = random.Random(self.chance.random())
-        async with Client(self.target) as client:
-            while True:
-                await asyncio.sleep(1.0)
-                try:
-                    for asked in [one for one in await client.inputs() if one.state == rd.INPUT_STATE_OPEN]:
-                        if chance.random() < 0.3:
-                            continue
-                        where = {"step_key": asked.step_key, "slot": asked.slot}
-                        await client.answer(asked.run_id, ANSWER, **where)
-                        self.answered += 1
-                        self.history.note("person", f"answered {asked.slot}")
-                        if chance.random() < 0.5:
-                            await self._answer_again(client, asked)
-                except RunwayError:
-                    continue
-
-    async def _answer_again(self, client: Client, asked: rd.Input) -> None:
-        try:
-            await client.answer(asked.run_id, ANSWER + 1, step_key=asked.step_key, slot=asked.slot)
-        except RunwayError as refused:
-            if refused.reason not in ("INPUT_CLOSED", "RUN_CLOSED", "NOT_FOUND") and not refused.retry_after_ms:
-                raise
-        else:
-            self.violations.append(f"{asked.slot} of run {asked.run_id} was answered twice")
-
-    async def decide_cases(self) -> None:
-        """The person who answers what no look-up can: by the provider's own log, once nothing can arrive any more."""
-        since: dict[str, float] = {}
-        async with Client(self.target) as client:
-            while True:
-                await asyncio.sleep(2.0)
-                try:
-                    for case in await client.cases():
-                        if case.state != rc.CASE_STATE_NEEDS_RECONCILIATION:
-                            continue
-                        seen_s = since.setdefault(case.case_id, self.loop.time())
-                        if self.loop.time() - seen_s < 2 * SETTLE_S:
-                            continue
-                        slot = f"{case.run_id}/{case.step_key}/{case.slot}"
-                        happened = any(one.slot == slot for one in self.provider.applied)
-                        await client.resolve_case(
-                            case.case_id, happened=happened, reason="the provider's log", result={"slot": slot}
-                        )
-                        self.resolved += 1
-                        self.history.note("person", f"{slot[-30:]} {happened}")
-                except RunwayError:
-                    continue

@@ -8,7 +8,7 @@ import json
 import os
 import random
 from collections.abc import Callable, Coroutine
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from pydantic import SecretStr
@@ -22,16 +22,18 @@ from libs.runtime.host import Host
 from libs.runtime.settings import HostSettings
 from tests.simulation import gate as sql
 from tests.simulation import pool, seeded, wire
-from tests.simulation.bounds import ALL_WORKFLOWS, MODEL
+from tests.simulation.bounds import MODEL
 from tests.simulation.etcd import ADDRESS, EtcdChannel, EtcdServer
 from tests.simulation.history import History
 from tests.simulation.loop import DEAD, PAUSED, Process, VirtualLoop
 from tests.simulation.network import Network, Weather
+from tests.simulation.petitions import WORKFLOWS
 from tests.simulation.provider import BASE, SETTLE_S, Provider
 from tests.simulation.workload import Callers
 
 REPLICAS = {"launch": 1, "readiness": 1, "scheduler": 2, "gateway": 2, "checkpoint": 1, "reconciler": 1}
 WORKERS = 3
+REVIEWERS = ("reviewer", "second")
 IN_FORCE_S = 1.5
 """After so long every gateway and scheduler knows a bucket."""
 SECRET = "the-secret-of-a-simulation"
@@ -115,10 +117,10 @@ class World:
     leases: dict[tuple[str, str, int], tuple[bytes, str]] = field(default_factory=dict)
     violations: list[str] = field(default_factory=list)
     api_key: str = ""
-    reviewer_key: str = ""
+    reviewer_keys: dict[str, str] = field(default_factory=dict)
     bucket: tuple[int, int] = (0, 0)
     """Capacity and flow in a minute of the model's bucket; nothing: it has none."""
-    workflows: tuple[Workflow, ...] = ALL_WORKFLOWS
+    workflows: tuple[Workflow, ...] = WORKFLOWS
 
     undisturbed: bool = False
     """Whether nothing but a directed day's own fault comes between processes."""
@@ -266,6 +268,10 @@ class World:
             control_services={service: self.address(service, "control") for service in REPLICAS},
         )
 
+    def reviewer(self, name: str) -> Target:
+        """The same for somebody who approves."""
+        return replace(self.target(), api_key=self.reviewer_keys[name])
+
     async def inhabit(self) -> None:
         """Starts every service, makes a tenant and a key, publishes the workflows, starts the workers."""
         for member in self.members.values():
@@ -275,6 +281,7 @@ class World:
         self.callers = Callers(self.loop, self._chance("callers"), self.history, self.provider, self.target())
         await self._in(outside, self._make_key)
         self.callers.target = self.target()
+        self.callers.holds.address, self.callers.holds.secret = self.address("scheduler", "control"), SECRET
         await self._in(outside, lambda: self.callers.publish(self.workflows))
         for member in self.members.values():
             if not member.service:
@@ -304,8 +311,9 @@ class World:
                     await asyncio.sleep(0.2)
             asked = admin_service_pb2.CreateApiKeyRequest(tenant="acme", scopes=("worker", "operator"), name="simulation")
             self.api_key = str((await admin.CreateApiKey(asked)).api_key)
-            asked = admin_service_pb2.CreateApiKeyRequest(tenant="acme", scopes=("reviewer",), name="reviewer")
-            self.reviewer_key = str((await admin.CreateApiKey(asked)).api_key)
+            for name in REVIEWERS:
+                asked = admin_service_pb2.CreateApiKeyRequest(tenant="acme", scopes=("reviewer",), name=name)
+                self.reviewer_keys[name] = str((await admin.CreateApiKey(asked)).api_key)
 
     def heal(self) -> None:
         """Faults stop: whatever is dead is started, whatever is paused goes on, the network is whole."""

@@ -95,6 +95,9 @@ END $$;
 CREATE CONSTRAINT TRIGGER passed AFTER DELETE ON launch.held_spawn DEFERRABLE INITIALLY DEFERRED
     FOR EACH ROW EXECUTE FUNCTION audit.passed();
 
+-- Steps that are held, while every scheduler process is said to act on that.
+CREATE TABLE audit.standing (run_id uuid NOT NULL, step_key text NOT NULL);
+
 -- A grant: the run is open here, and the end of the attempt before it is known at every point of the step.
 CREATE FUNCTION audit.granted() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER AS $$
 DECLARE
@@ -108,6 +111,14 @@ BEGIN
     PERFORM FROM readiness.step AS s WHERE (s.run_id, s.step_key) = (NEW.run_id, NEW.step_key) AND s.state = 4;
     IF FOUND THEN
         PERFORM audit.says('a grant of a step that waits', NEW.run_id, NEW.step_key);
+    END IF;
+    PERFORM FROM launch.approval AS a WHERE (a.run_id, a.step_key) = (NEW.run_id, NEW.step_key) AND a.state = 1;
+    IF FOUND THEN
+        PERFORM audit.says('a grant of a step that asks people', NEW.run_id, NEW.step_key);
+    END IF;
+    PERFORM FROM audit.standing AS h WHERE h.run_id = NEW.run_id AND h.step_key IN (NEW.step_key, split_part(NEW.step_key, '[', 1));
+    IF FOUND THEN
+        PERFORM audit.says('a grant of a step that all hold', NEW.run_id, NEW.step_key);
     END IF;
     IF NEW.lease_epoch > 1 AND (NEW.points & 1) > 0 THEN
         SELECT lease_epoch INTO known FROM gateway.step_fence WHERE run_id = NEW.run_id AND step_key = NEW.step_key;
@@ -125,6 +136,8 @@ BEGIN
 END $$;
 CREATE CONSTRAINT TRIGGER granted AFTER UPDATE ON scheduler.ticket DEFERRABLE INITIALLY DEFERRED
     FOR EACH ROW WHEN (NEW.state = 2 AND OLD.state <> 2) EXECUTE FUNCTION audit.granted();
+CREATE CONSTRAINT TRIGGER granted_at_once AFTER INSERT ON scheduler.ticket DEFERRABLE INITIALLY DEFERRED
+    FOR EACH ROW WHEN (NEW.state = 2) EXECUTE FUNCTION audit.granted();
 
 -- A success: of the lease that holds the step, in a run that is not closed here.
 CREATE FUNCTION audit.succeeded() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER AS $$
@@ -254,5 +267,47 @@ BEGIN
 END $$;
 CREATE CONSTRAINT TRIGGER sealed AFTER UPDATE OF state ON readiness.step DEFERRABLE INITIALLY DEFERRED
     FOR EACH ROW WHEN (NEW.step_key = 'collect' AND NEW.state IN (2, 3)) EXECUTE FUNCTION audit.sealed();
+
+-- An approval moves on as people were told that it may: nothing follows what is over, and nothing what was used.
+CREATE FUNCTION audit.decided_once() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER AS $$
+BEGIN
+    IF OLD.state <> NEW.state AND (OLD.state > 2 OR OLD.state = 2 AND (OLD.consumed_ms > 0 OR NEW.state NOT IN (4, 5, 6)))
+       OR OLD.consumed_ms > 0 AND NEW.consumed_ms <> OLD.consumed_ms THEN
+        PERFORM audit.says('an approval that was decided moves', NEW.run_id, NEW.slot || ' from ' || OLD.state || ' to ' || NEW.state);
+    END IF;
+    RETURN NULL;
+END $$;
+CREATE TRIGGER decided_once AFTER UPDATE ON launch.approval FOR EACH ROW EXECUTE FUNCTION audit.decided_once();
+
+-- What is used: once, while it stands, for exactly what people approved, and for what is sent.
+CREATE FUNCTION audit.used() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER AS $$
+DECLARE
+    asked record;
+    sent bytea;
+BEGIN
+    SELECT a.state, a.digest, a.proposal_version INTO asked FROM launch.approval AS a WHERE a.approval_id = NEW.approval_id;
+    SELECT sha256(e.proposal) INTO sent FROM gateway.effect AS e WHERE (e.run_id, e.step_key, e.slot) = (NEW.run_id, NEW.step_key, NEW.slot);
+    IF OLD.consumed_ms > 0 THEN
+        PERFORM audit.says('an approval that was used is used again', NEW.run_id, NEW.step_key || ' ' || NEW.slot);
+    END IF;
+    IF NEW.standing <> 1 OR asked.state IN (3, 4, 6) THEN
+        PERFORM audit.says('an approval that was taken back is used', NEW.run_id, NEW.step_key || ' ' || NEW.slot || ' in state ' || asked.state);
+    END IF;
+    IF sent IS DISTINCT FROM asked.digest OR sent IS DISTINCT FROM NEW.digest THEN
+        PERFORM audit.says('something else is sent than was approved', NEW.run_id, NEW.step_key || ' ' || NEW.slot);
+    END IF;
+    RETURN NULL;
+END $$;
+CREATE CONSTRAINT TRIGGER used AFTER UPDATE OF consumed_ms ON gateway.approval_certificate DEFERRABLE INITIALLY DEFERRED
+    FOR EACH ROW WHEN (NEW.consumed_ms > 0) EXECUTE FUNCTION audit.used();
+
+-- A wait that has ended never changes.
+CREATE FUNCTION audit.ended_once() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER AS $$
+BEGIN
+    PERFORM audit.says('a wait that has ended changes', NEW.run_id, NEW.step_key || ' ' || NEW.slot || ' from ' || OLD.state || ' to ' || NEW.state);
+    RETURN NULL;
+END $$;
+CREATE TRIGGER ended_once AFTER UPDATE ON readiness.wait
+    FOR EACH ROW WHEN (OLD.state <> 1 AND (OLD.state, OLD.result) IS DISTINCT FROM (NEW.state, NEW.result)) EXECUTE FUNCTION audit.ended_once();
 
 GRANT USAGE ON SCHEMA audit TO PUBLIC;

@@ -159,7 +159,7 @@ SELECT 'run ' || r.run_id || ' (' || r.workflow_name || ') succeeded with step '
 -- What a rule names was sent once for each approval that was used for it, and each of these was given for exactly that.
 SELECT 'dispatch ' || d.n || ' of slot ' || d.slot || ' of run ' || d.run_id || ' had no approval' AS problem
   FROM gateway.effect_dispatch AS d JOIN launch.run AS r USING (run_id)
- WHERE r.workflow_name = 'reviewed' AND d.step_key = 'guarded'
+ WHERE (r.workflow_name, d.step_key) IN (('reviewed', 'guarded'), ('petition', 'plead'))
    AND NOT EXISTS (SELECT FROM gateway.approval_certificate AS c JOIN launch.approval AS a USING (approval_id)
                     WHERE (c.run_id, c.step_key, c.slot, c.consumed_n) = (d.run_id, d.step_key, d.slot, d.n) AND c.consumed_ms > 0
                       AND (a.run_id, a.step_key, a.slot, a.tool, a.digest, a.policy) = (c.run_id, c.step_key, c.slot, c.tool, c.digest, c.policy)
@@ -169,6 +169,34 @@ SELECT 'dispatch ' || d.n || ' of slot ' || d.slot || ' of run ' || d.run_id || 
 -- What people were told is withdrawn, refused or expired has allowed nothing.
 SELECT 'approval ' || a.approval_id || ' of run ' || a.run_id || ' is in state ' || a.state || ' and was used' AS problem
   FROM launch.approval AS a JOIN gateway.approval_certificate AS c USING (approval_id) WHERE a.state IN (3, 4, 6) AND c.consumed_ms > 0;
+
+-- name: always_who_waits_for_people_has_no_lease
+-- While people are asked nothing of the step is leased: neither while they may approve, nor while they may answer.
+SELECT 'step ' || t.step_key || ' of run ' || t.run_id || ' is leased, and approval ' || a.approval_id || ' is pending' AS problem
+  FROM launch.approval AS a JOIN scheduler.ticket AS t USING (run_id, step_key) WHERE a.state = 1 AND t.state = 2
+UNION ALL
+SELECT 'step ' || t.step_key || ' of run ' || t.run_id || ' is leased, and question ' || w.slot || ' is open'
+  FROM readiness.wait AS w JOIN scheduler.ticket AS t USING (run_id, step_key)
+ WHERE w.kind = 3 AND w.state = 1 AND t.state = 2 AND EXISTS (SELECT FROM readiness.run AS r WHERE r.run_id = w.run_id AND r.state = 1);
+
+-- name: always_asked_once
+-- What a child asks is told to its root's log once: each approval, and each question.
+SELECT 'the log of run ' || e.run_id || ' has ' || count(*) || ' times: ' || e.kind || ' ' || e.detail AS problem
+  FROM launch.run_event AS e WHERE e.kind LIKE 'child.%\_requested' GROUP BY e.run_id, e.kind, e.actor, e.detail HAVING count(*) > 1
+UNION ALL
+SELECT 'approval ' || a.approval_id || ' of run ' || a.run_id || ' is not in the log of its root'
+  FROM launch.approval AS a
+ WHERE a.root_run_id IS NOT NULL
+   AND NOT EXISTS (SELECT FROM launch.run_event AS e
+                    WHERE e.run_id = a.root_run_id AND e.kind = 'child.approval_requested' AND e.detail::jsonb ->> 'approval_id' = a.approval_id::text);
+
+-- name: finally_asked_under_the_root
+-- Every question of a child that was answered is in the log of its root, once.
+SELECT 'question ' || w.slot || ' of run ' || w.run_id || ' is ' || count(e.run_id) || ' times in the log of its root' AS problem
+  FROM readiness.wait AS w
+  LEFT JOIN launch.run_event AS e
+    ON e.run_id = w.root_run_id AND e.kind = 'child.input_requested' AND e.actor = 'run:' || w.run_id AND e.detail::jsonb ->> 'slot' = w.slot
+ WHERE w.kind = 3 AND w.root_run_id IS NOT NULL AND w.state = 2 GROUP BY w.run_id, w.step_key, w.slot HAVING count(e.run_id) <> 1;
 
 -- name: finally_nobody_is_asked
 -- Nothing waits for people any more, and launch knows what was used.
@@ -265,6 +293,19 @@ SELECT d.run_id || '/' || d.step_key || '/' || d.slot AS slot, count(*) AS count
   FROM gateway.effect_dispatch AS d JOIN gateway.effect AS e USING (run_id, step_key, slot) JOIN tree USING (run_id)
  WHERE audit.covers($2::text, e.tool)
  GROUP BY 1;
+
+-- name: note_held
+-- From now on nobody may grant this step.
+INSERT INTO audit.standing (run_id, step_key) VALUES ($1::uuid, $2::text);
+
+-- name: forget_held
+-- Somebody may again.
+DELETE FROM audit.standing WHERE run_id = $1::uuid AND step_key = $2::text;
+
+-- name: used
+-- Of these approvals those that have allowed something: a call at the gateway, or a step to go on.
+SELECT a.approval_id::text AS approval_id FROM launch.approval AS a LEFT JOIN gateway.approval_certificate AS c USING (approval_id)
+ WHERE a.approval_id = ANY ($1::uuid[]) AND (c.consumed_ms > 0 OR a.tool = '' AND a.consumed_ms > 0);
 
 -- name: raised
 -- By how much each of these runs has more than it began with.
