@@ -191,11 +191,11 @@ class Buckets:
                 dry = (ask.name, got.wait_ms) if dry is None or got.wait_ms > dry[1] else dry
                 missing.add(ask.name)
             else:
-                self._stock[(ask.name, tenant)].units += got.units - ask.want.least
+                self._kept(ask.name, tenant).units += got.units - ask.want.least
         if not missing:
             return
         for name, cost in costs.items():
-            self._stock[(name, tenant)].units += cost - (short[name] if name in missing else 0.0)
+            self._kept(name, tenant).units += cost - (short[name] if name in missing else 0.0)
         if failed is not None:
             raise failed
         assert dry is not None
@@ -203,6 +203,10 @@ class Buckets:
         if len(refused) < MOST_WAITING:
             refused[call] = (costs[dry[0]], self.clock.monotonic_ms() + 2 * dry[1] + COMES_AGAIN_MS)
         raise saturated(*dry)
+
+    def _kept(self, name: Name, tenant: str) -> _Stock:
+        """What is kept of a bucket; it may have been given up, or the bucket removed, while a draw took its time."""
+        return self._stock.setdefault((name, tenant), _Stock(used_ms=self.clock.monotonic_ms()))
 
     def hold(self, nonce: UUID, taken: Taken) -> None:
         """What the call of this nonce took; `settle` follows."""

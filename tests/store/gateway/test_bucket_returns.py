@@ -1,6 +1,6 @@
 """What a gateway took ahead of its calls goes back once, whatever becomes of the answer of the commit that takes it back."""
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from uuid import uuid4
 
 import pytest
@@ -33,8 +33,20 @@ class Lossy(BucketStore):
             raise Refusal(Reason.AUTHORITY_UNREACHABLE, "lost", detail={"commit": "unknown"})
 
 
-async def gateway(ledger: Ledger, name: Name, capacity: int, per_minute: int = 0) -> tuple[Buckets, Lossy, ManualClock]:
-    store, clock = Lossy(ledger.db), ManualClock()
+class Slow(Lossy):
+    """Something comes between a draw and its answer."""
+
+    between: Callable[[], Awaitable[None]] | None = None
+
+    async def change(self, names: Sequence[Name], since_ms: int, decide: Decide) -> None:
+        between, self.between = self.between, None
+        await super().change(names, since_ms, decide)
+        if between is not None:
+            await between()
+
+
+async def gateway(ledger: Ledger, name: Name, capacity: int, per_minute: int = 0) -> tuple[Buckets, Slow, ManualClock]:
+    store, clock = Slow(ledger.db), ManualClock()
     await store.put_bucket(name, BucketAsk(capacity, per_minute), WHO, clock.now_ms(), clock.now_ms())
     buckets = Buckets(store, clock)
     await buckets.refresh()
@@ -88,3 +100,33 @@ async def test_what_is_owed_is_owed_until_it_is_known_to_be_paid(ledger: Ledger,
         store.lose, lose = lose, ""
         await buckets.give_back()
     assert await level(store) == there
+
+
+@pytest.mark.requirement("gw.rate")
+async def test_a_draw_that_takes_its_time_finds_its_stock_given_up(ledger: Ledger) -> None:
+    buckets, store, clock = await gateway(ledger, TOOL, 10)
+
+    async def idle() -> None:
+        clock.advance(IDLE_MS + 1)
+        await buckets.give_back()
+
+    store.between = idle
+    nonce = uuid4()
+    buckets.hold(nonce, await buckets.take("acme", "http.request", "api", 0))
+    assert await level(store) == 9.0
+    buckets.withdraw(nonce)
+    await idle()
+    assert await level(store) == 10.0, "a call that was not made went back"
+
+
+@pytest.mark.requirement("gw.rate")
+async def test_a_bucket_that_is_removed_while_a_call_draws_from_it_bounds_nothing(ledger: Ledger) -> None:
+    buckets, store, clock = await gateway(ledger, TOOL, 10)
+
+    async def removed() -> None:
+        await store.remove_bucket(TOOL, None, WHO, clock.now_ms())
+        await buckets.refresh()
+
+    store.between = removed
+    assert (await buckets.take("acme", "http.request", "api", 0)).units
+    assert not (await buckets.take("acme", "http.request", "api", 0)).units
