@@ -43,6 +43,15 @@ def swap(module: Any, name: str, old: str, new: str) -> Callable[[], None]:
     return apply
 
 
+def untriggered(trigger: str, table: str) -> Callable[[], None]:
+    """Without a table's own guard."""
+
+    def apply() -> None:
+        operation.UNGUARDED.append(f"DROP TRIGGER {trigger} ON {table};")
+
+    return apply
+
+
 def both(*applied: Callable[[], None]) -> Callable[[], None]:
     def apply() -> None:
         for one in applied:

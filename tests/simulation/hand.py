@@ -108,15 +108,15 @@ class Hand:
 
         return self.person(name, work)
 
-    async def asked(self, run: Launched) -> ap.Approval:
-        """Waits for the first approval that a run asks for."""
+    async def asked(self, run: Launched, slot: str = "") -> ap.Approval:
+        """Waits for an approval that a run, or one below it, asks for."""
 
         async def work(client: Client, _: ApproverKey) -> ap.Approval:
             end_s = self.loop.time() + LIMIT_S
             while self.loop.time() < end_s:
                 found = await client.approvals.find(run_id=run.run_id) if run.run_id else []
-                if found:
-                    return await client.approvals.get(found[-1].approval_id)
+                if named := [one for one in found if not slot or one.slot == slot]:
+                    return await client.approvals.get(named[-1].approval_id)
                 await asyncio.sleep(0.05)
             raise DidNotHappen("a question to people: never")
 

@@ -106,7 +106,9 @@ class Invariants:
         if told:
             used = {row["approval_id"] for row in await self._world.gate.ask(SQL.used.sql, sorted(told))}
             found += [f"approval {one} was called withdrawn, and was used" for one in sorted(used) if told[one]]
-            found += [f"approval {one} was called used, and was not" for one in sorted(told) if not told[one] and one not in used]
+            found += [
+                f"approval {one} was called used, and was not" for one in sorted(told) if not told[one] and one not in used
+            ]
         return found
 
     async def _dispatches(self, run_id: str, whole: bool) -> int:

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).resolve().parents[2]
 CHANGED: dict[str, str] = {}
 """SQL → name, of statements that a mutant changed."""
+UNGUARDED: list[str] = []
+"""What a mutant takes from the database before anything begins."""
 
 
 def statement_names() -> dict[str, str]:

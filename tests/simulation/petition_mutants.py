@@ -11,14 +11,19 @@ from services.launch.store import transaction as runs
 from services.readiness.app import answer_inputs
 from services.readiness.domain import steps
 from services.readiness.domain.waits import WaitState
-from services.readiness.store import steps as step_rows
 from services.readiness.store import waits as wait_rows
 from services.scheduler.app.claim_attempts import ClaimDesk
 from services.scheduler.app.hold_desk import HoldDesk
-from tests.simulation.guards import Mutant, both, swap
+from tests.simulation.guards import Mutant, both, swap, untriggered
 
 _PROPOSED = swap(admission, "admit", "WHERE r.need IS NOT NULL AND a.waits AND a.same\n", "WHERE r.need IS NOT NULL\n")
 _VERSION = swap(admission, "admit", "AND c.proposal_version = a.version AND", "AND")
+
+
+_CERTIFICATE = untriggered("approval_never_comes_back", "gateway.approval_certificate")
+_APPROVAL = untriggered("approval_is_decided_once", "launch.approval")
+_WAIT = untriggered("wait_end_is_final", "readiness.wait")
+_TREES = both(swap(children, "lock_trees", "FOR NO KEY UPDATE", ""), _APPROVAL)
 
 
 def _withdrawn_from_memory() -> None:
@@ -26,7 +31,9 @@ def _withdrawn_from_memory() -> None:
 
     def answer(approval: Any, said: Any) -> Any:
         if approval is not None and approval.withdraw_ms and not approval.consumed_ms:
-            return withdraw_approvals.Withdrawn(replace(approval, state=withdraw_approvals.ApprovalState.WITHDRAWN), tuple(said), False)
+            return withdraw_approvals.Withdrawn(
+                replace(approval, state=withdraw_approvals.ApprovalState.WITHDRAWN), tuple(said), False
+            )
         return told(approval, said)
 
     withdraw_approvals._answer = answer
@@ -79,7 +86,12 @@ def _who_acted_is_all() -> None:
 MUTANTS: dict[str, Mutant] = {
     "approval_once": Mutant(
         "an approval that was used is not looked at: neither its mark nor the proposal that it was for",
-        both(_PROPOSED, _VERSION, swap(admission, "admit", "c.standing = 1 AND c.consumed_ms = 0", "c.standing = 1")),
+        both(
+            _PROPOSED,
+            _VERSION,
+            swap(admission, "admit", "c.standing = 1 AND c.consumed_ms = 0", "c.standing = 1"),
+            _CERTIFICATE,
+        ),
         "allowed_call_fails",
         "an approval that was used is used again",
     ),
@@ -91,7 +103,7 @@ MUTANTS: dict[str, Mutant] = {
     ),
     "approval_maximum": Mutant(
         "an approval stands as the newest message says",
-        swap(certificates, "merge_certificates", "WHERE c.standing < excluded.standing AND", "WHERE"),
+        both(swap(certificates, "merge_certificates", "WHERE c.standing < excluded.standing AND", "WHERE"), _CERTIFICATE),
         "approval_overtaken",
         "an approval that was taken back is used",
     ),
@@ -103,25 +115,19 @@ MUTANTS: dict[str, Mutant] = {
     ),
     "decision_lock": Mutant(
         "trees are read without their locks",
-        swap(children, "lock_trees", "FOR NO KEY UPDATE", ""),
+        _TREES,
         "decided_beside_a_cancel",
         "an approval that was decided moves",
     ),
     "expiry_lock": Mutant(
         "the same",
-        swap(children, "lock_trees", "FOR NO KEY UPDATE", ""),
+        _TREES,
         "withdrawn_as_it_expires",
         "an approval that was decided moves",
     ),
-    "question_lock": Mutant(
-        "a question is read without its run's lock",
-        swap(step_rows, "lock_runs", "FOR NO KEY UPDATE", ""),
-        "answered_at_once",
-        "was answered twice",
-    ),
     "question_closed": Mutant(
         "an answer is taken whatever stands, in the decision and in the row",
-        both(_any_question_is_open, swap(wait_rows, "save_waits", "AND w.state = 1", "")),
+        both(_any_question_is_open, swap(wait_rows, "save_waits", "AND w.state = 1", ""), _WAIT),
         "answered_again",
         "a wait that has ended changes",
     ),

@@ -49,7 +49,7 @@ class Moods:
 
 @dataclass(frozen=True, slots=True)
 class Fate:
-    """What happens to one request of a directed day: when it arrives, whether it is answered, and whether it is refused."""
+    """What happens to one request of a directed day: when it arrives, and whether it is answered; or it cannot connect."""
 
     arrives_s: float = 0.01
     answered: bool = True
@@ -165,7 +165,7 @@ class Transport(httpx2.AsyncBaseTransport):
         self, fate: Fate, request: httpx2.Request, answers: "asyncio.Queue[httpx2.Response | None]"
     ) -> httpx2.Response:
         if fate.refused:
-            return _json(409, {"error": "not now"})
+            raise httpx2.ConnectError("connection refused", request=request)
         self._provider.loop.later(fate.arrives_s, self._arrive, request, answers)
         if fate.answered:
             answer = await answers.get()

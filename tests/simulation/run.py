@@ -18,7 +18,7 @@ from tests.simulation.hand import Hand
 from tests.simulation.history import History
 from tests.simulation.invariants import Invariants
 from tests.simulation.loop import VirtualLoop
-from tests.simulation.operation import ROOT
+from tests.simulation.operation import ROOT, UNGUARDED
 from tests.simulation.world import REVIEWERS, World
 
 TORMENT_S = 30.0
@@ -116,7 +116,7 @@ def _note(history: History, context: dict[str, Any]) -> None:
 
 
 async def _days(world: World, seed: int, admin_url: str, size: Size, verdict: Verdict) -> None:
-    await world.gate.open(admin_url, AUDITOR.read_text())
+    await world.gate.open(admin_url, "\n".join([AUDITOR.read_text(), *UNGUARDED]))
     invariants = Invariants(world)
     await world.inhabit()
     invariants.listen()
@@ -145,7 +145,7 @@ async def _days(world: World, seed: int, admin_url: str, size: Size, verdict: Ve
 
 async def _directed(world: World, day: str, admin_url: str, verdict: Verdict) -> None:
     """A directed day: no fault but the day's own."""
-    await world.gate.open(admin_url, AUDITOR.read_text())
+    await world.gate.open(admin_url, "\n".join([AUDITOR.read_text(), *UNGUARDED]))
     invariants = Invariants(world)
     world.workflows = DAY_WORKFLOWS
     world.undisturbed = True
