@@ -16,6 +16,7 @@ from tests.models.handover import HandoverModel
 from tests.models.join import JoinModel
 from tests.models.launch import LaunchModel
 from tests.models.leader import LeaderModel
+from tests.models.pause import PauseModel
 from tests.models.policy_join import PolicyJoinModel
 from tests.models.tree import TreeModel
 
@@ -33,6 +34,7 @@ _ALL: Sequence[type[Model[Any]]] = (
     TreeModel,
     BucketModel,
     HandoverModel,
+    PauseModel,
 )
 MODELS: Mapping[str, type[Model[Any]]] = {model.name: model for model in _ALL}
 

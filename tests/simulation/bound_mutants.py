@@ -116,7 +116,7 @@ MUTANTS: dict[str, Mutant] = {
         "a ticket waits for capacity whatever the time", _nobody_goes_without, "room_too_late", "after its time"
     ),
     "capacity_late": Mutant(
-        "a lease does not say that its wait has timed out", _late_is_not_said, "room_too_late", "was told late and room"
+        "a lease does not say that its wait has timed out", _late_is_not_said, "room_too_late", "slot room-0 of run"
     ),
     "bucket_lock": Mutant(
         "a bucket is read without its lock",

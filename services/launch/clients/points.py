@@ -166,4 +166,5 @@ def scope_ack(point: str, payload: bytes, answer: bytes) -> Ack | None:
 def receipt_of(run_id: UUID, point: int, answer: fence_pb2.RaiseAnswer) -> Receipt:
     """A point's answer as a receipt; epoch 0 where it did not commit the raise, or holds another epoch than was raised."""
     used = (answer.used_micros, answer.used_tokens, answer.usage_sequence)
-    return Receipt(run_id, point, answer.gate.epoch if answer.committed else 0, answer.quiesced, *used)
+    epoch = answer.gate.epoch if answer.committed else 0
+    return Receipt(run_id, point, epoch, answer.quiesced, *used, Mode(answer.gate.mode))

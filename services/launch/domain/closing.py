@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from enum import IntEnum
 from uuid import UUID
 
-from libs.kernel.epochs import next_epoch
+from libs.kernel.epochs import Mode, next_epoch
 from libs.kernel.values import value
 from services.launch.domain.run import DECIDED, TERMINAL, TERMINAL_OF, FailureFacts, RunHead, RunState
 
@@ -91,6 +91,8 @@ class Receipt:
     used_micros: int = 0
     used_tokens: int = 0
     usage_sequence: int = 0
+    mode: Mode = Mode.CLOSED
+    """Of the gate that it committed; a report that nothing is left comes from none that is open."""
 
 
 @value(frozen=True, slots=True)
@@ -110,14 +112,16 @@ class Progress:
 
 def apply_receipts(head: RunHead, receipts: Sequence[Receipt]) -> Progress | None:
     """Merges receipts for the run's present epoch (none: its last child has ended); None when they change nothing. Late ones of
-    older epochs count nothing. An open run counts them while something that was taken from it may not be confirmed, under
+    older epochs count nothing; for a pause, which keeps the epoch, only what a point holds that drains: the answer to the resume, or to
+    the revocation, before it may come late. An open run counts them while something that was taken from it may not be confirmed, under
     whichever epoch that is then: each later one carries the smaller grant too."""
     confirms = head.state in (RunState.CANCELLING, RunState.CLOSING, RunState.PAUSING)
     if not confirms and (not head.revoking or head.state in TERMINAL):
         return None
     enforced, quiesced = head.enforced, head.quiesced
+    still = head.state in (RunState.PAUSING, RunState.PAUSED)
     for receipt in receipts:
-        if receipt.epoch == head.epoch:
+        if receipt.epoch == head.epoch and not (still and receipt.mode is Mode.OPEN):
             enforced |= receipt.point
             quiesced |= receipt.point if receipt.quiesced else 0
     enforced, quiesced = enforced & head.points, quiesced & head.points
