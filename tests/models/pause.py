@@ -185,13 +185,9 @@ class PauseModel(Model[Paused]):
 
     def _attempt(self, state: Paused) -> Iterator[Move]:
         (gate_epoch, gate_mode), (epoch, mode) = state.gates
-        if (
-            not state.lease
-            and state.head.state not in TERMINAL
-            and (mode == OPEN or (mode == DRAINING and self.without("grant-looks")))
-        ):
-            if not state.calling:
-                yield Move("an attempt is leased", state._replace(lease=epoch))
+        grants = mode == OPEN or (mode == DRAINING and self.without("grant-looks"))
+        if not state.lease and not state.calling and state.head.state not in TERMINAL and grants:
+            yield Move("an attempt is leased", state._replace(lease=epoch))
         if state.calling:
             yield Move("the call has its answer", state._replace(calling=False, used=state.used + 1))
         if not state.lease:

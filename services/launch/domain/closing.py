@@ -112,9 +112,9 @@ class Progress:
 
 def apply_receipts(head: RunHead, receipts: Sequence[Receipt]) -> Progress | None:
     """Merges receipts for the run's present epoch (none: its last child has ended); None when they change nothing. Late ones of
-    older epochs count nothing; for a pause, which keeps the epoch, only what a point holds that drains: the answer to the resume, or to
-    the revocation, before it may come late. An open run counts them while something that was taken from it may not be confirmed, under
-    whichever epoch that is then: each later one carries the smaller grant too."""
+    older epochs count nothing; for a pause, which keeps the epoch, only those of a gate that drains: the answer to the resume
+    before it, or to a revocation, may come late. An open run counts them while something that was taken from it may not be
+    confirmed, under whichever epoch that is then: each later one carries the smaller grant too."""
     confirms = head.state in (RunState.CANCELLING, RunState.CLOSING, RunState.PAUSING)
     if not confirms and (not head.revoking or head.state in TERMINAL):
         return None
