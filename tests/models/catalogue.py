@@ -18,6 +18,7 @@ from tests.models.launch import LaunchModel
 from tests.models.leader import LeaderModel
 from tests.models.pause import PauseModel
 from tests.models.policy_join import PolicyJoinModel
+from tests.models.question import QuestionModel
 from tests.models.tree import TreeModel
 
 _ALL: Sequence[type[Model[Any]]] = (
@@ -35,6 +36,7 @@ _ALL: Sequence[type[Model[Any]]] = (
     BucketModel,
     HandoverModel,
     PauseModel,
+    QuestionModel,
 )
 MODELS: Mapping[str, type[Model[Any]]] = {model.name: model for model in _ALL}
 
