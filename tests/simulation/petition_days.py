@@ -76,7 +76,7 @@ async def call_changes(hand: Hand) -> None:
 
 async def approval_overtaken(hand: Hand) -> None:
     """What launch tells the gateway of an approval arrives once more after its withdrawal, and then the call that it had allowed; that the
-    run ends is not heard there."""
+    run ends is heard nowhere yet."""
     world = hand.world
     run = await _second_call(hand)
     call = _allowed_call(hand)
@@ -92,7 +92,7 @@ async def approval_overtaken(hand: Hand) -> None:
     await known.caught()
     late.release()
     await asyncio.sleep(0.1)
-    hand.cut(("launch-0",), GATEWAYS)
+    hand.cut(("launch-0",), (*GATEWAYS, *SCHEDULERS))
     known.release()
     await taking
     call.release()

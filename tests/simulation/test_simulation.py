@@ -17,7 +17,7 @@ from tests.simulation.days import DAYS
 from tests.simulation.mutants import MUTANTS
 
 ROOT = Path(__file__).resolve().parents[2]
-SEEDS = (18, 3, 9)
+SEEDS = (36, 14, 24)
 FEW = (
     "gate_lock",
     "raise_before_regrant",
@@ -84,7 +84,7 @@ def test_the_days_were_bad_and_work_was_done(verdicts: Mapping[str, Any]) -> Non
     assert sum(day["counts"]["revocations"] for day in days) >= 1
     assert sum(day["counts"]["holds that all act on"] for day in days) >= 2
     assert sum(day["counts"]["approved by a person"] for day in days) >= 2
-    assert sum(day["counts"]["questions answered"] for day in days) >= 1
+    assert sum(day["counts"]["questions answered"] for day in days) >= 2
 
 
 def test_a_seed_is_a_history(verdicts: Mapping[str, Any]) -> None:
