@@ -5,6 +5,7 @@ nothing to do. It counts what it did, and a run that made no child and no raise 
 """
 
 import asyncio
+import os
 from collections import Counter
 from collections.abc import Coroutine
 from typing import Any, ClassVar
@@ -21,6 +22,7 @@ from libs.testkit.fixtures import StackDatabase
 from libs.testkit.waiting import wait_until
 from tests.rpc.children.room import Room, opened_room
 
+ROUNDS = int(os.environ.get("RUNWAY_TEST_GARBAGE_ROUNDS", "14"))
 TREE = """
 WITH RECURSIVE tree AS (
     SELECT r.run_id FROM run AS r WHERE r.run_id = $1
@@ -29,7 +31,8 @@ SELECT sum(used_micros) AS used, bool_and(state >= 9) AS over FROM run JOIN tree
 """
 
 
-RUNS_OF_TREE = """
+RUNS_OF_ROUNDS = int(os.environ.get("RUNWAY_TEST_GARBAGE_ROUNDS", "14"))
+TREE = """
 WITH RECURSIVE tree AS (
     SELECT r.run_id FROM run AS r WHERE r.run_id = $1
     UNION ALL SELECT c.run_id FROM tree AS t JOIN run AS c ON c.parent_id = t.run_id)
@@ -165,7 +168,11 @@ async def test_ledgers_sum_after_every_random_sequence(stack_db: StackDatabase) 
         await room.client.publish(workflow("tree", steps=[act], independent_children=True))
         Ledger.room, Ledger.loop, Ledger.did = room, asyncio.get_running_loop(), Counter()
         bounds = settings(
-            max_examples=20, stateful_step_count=14, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck)
+            max_examples=ROUNDS * 6 // 7,
+            stateful_step_count=14,
+            deadline=None,
+            derandomize=True,
+            suppress_health_check=list(HealthCheck),
         )
         await asyncio.to_thread(run_state_machine_as_test, Ledger, settings=bounds)
         assert min(Ledger.did[name] for name in ("children", "calls", "raises", "held")) > 5, Ledger.did
