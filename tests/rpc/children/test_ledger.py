@@ -31,8 +31,7 @@ SELECT sum(used_micros) AS used, bool_and(state >= 9) AS over FROM run JOIN tree
 """
 
 
-RUNS_OF_ROUNDS = int(os.environ.get("RUNWAY_TEST_GARBAGE_ROUNDS", "14"))
-TREE = """
+RUNS_OF_TREE = """
 WITH RECURSIVE tree AS (
     SELECT r.run_id FROM run AS r WHERE r.run_id = $1
     UNION ALL SELECT c.run_id FROM tree AS t JOIN run AS c ON c.parent_id = t.run_id)
@@ -175,4 +174,4 @@ async def test_ledgers_sum_after_every_random_sequence(stack_db: StackDatabase) 
             suppress_health_check=list(HealthCheck),
         )
         await asyncio.to_thread(run_state_machine_as_test, Ledger, settings=bounds)
-        assert min(Ledger.did[name] for name in ("children", "calls", "raises", "held")) > 5, Ledger.did
+        assert min(Ledger.did[name] for name in ("children", "calls", "raises", "held")) > 2, Ledger.did

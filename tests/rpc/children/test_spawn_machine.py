@@ -67,7 +67,6 @@ class Spawns(RuleBasedStateMachine):
         self.told: dict[str, tuple[ev.Event, Node, int]] = {}
         """Commands by slot, with how many children were refused."""
         self.joins: list[Join] = []
-        self.rolls = 0
 
     def do(self, work: Coroutine[Any, Any, Any]) -> Any:
         return asyncio.run_coroutine_threadsafe(work, self.loop).result(30)
@@ -84,8 +83,8 @@ class Spawns(RuleBasedStateMachine):
 
     @initialize(seed=SEED)
     def launch(self, seed: int) -> None:
-        dice = Random(seed)
-        micros = dice.choice([0, 100, 300])
+        dice = Random(f"{seed} {self.did['steps']}")
+        micros = dice.choice([0, 200, 600])
         self.root = Node(self.do(self.room.client.launch("tree", None, budget_micros=micros)).run_id, micros)
         for _ in range(2):
             self.spawn(dice)
@@ -95,8 +94,8 @@ class Spawns(RuleBasedStateMachine):
     @rule(seed=SEED)
     def anything(self, seed: int) -> None:
         """One rule with its own weights: of several, Hypothesis leaves most out of most examples."""
-        self.rolls += 1
-        dice = Random(f"{seed} {self.rolls}")
+        self.did["steps"] += 1  # another for each, also where Hypothesis draws a seed twice
+        dice = Random(f"{seed} {self.did['steps']}")
         moves = (
             self.spawn,
             self.again,
@@ -109,7 +108,7 @@ class Spawns(RuleBasedStateMachine):
             self.lift,
             self.revoke,
         )
-        (move,) = dice.choices(moves, (6, 2, 1, 3, 4, 2, 3, 1, 2, 1))
+        (move,) = dice.choices(moves, (6, 2, 2, 4, 4, 2, 3, 1, 2, 1))
         move(dice)
         while ended := sum(join.judged() for join in self.joins):
             self.did["losers"] += ended
@@ -188,8 +187,8 @@ class Spawns(RuleBasedStateMachine):
         """A spawn beside a cancel of its run or of one above it, or beside another spawn."""
         node = self.pick(dice)
         first, slices = self.event(node, one := self.slices(dice), False), self.slices(dice)
-        if dice.random() < 0.5:
-            above = dice.choice([up for up in (node, node.parent) if up is not None])
+        if dice.random() < (0.1 if node is self.root else 0.5):
+            above = node.parent if node.parent not in (None, self.root) and dice.random() < 0.5 else node
             why, ends = node.why_not(one, self.active), above.open and (above is node or node in above.bound())
             self.do(self.all_at_once(self.tell(first), self.room.client.cancel(above.run_id)))
             made = bool(self.do(self.made(node, first.command_recorded.slot)))
@@ -214,7 +213,7 @@ class Spawns(RuleBasedStateMachine):
         """A child ends; now and then one that has children itself, or the root."""
         leaves = [node for node in self.root.all() if node.open and node.parent is not None and not any(node.bound())]
         node = dice.choice(leaves) if leaves and dice.random() < 0.8 else self.pick(dice)
-        if node is self.root and dice.random() < 0.8:
+        if node is self.root and dice.random() < 0.95:
             return
         outcome = dice.choice(["succeeded", "succeeded", "failed"])
         self.do(self.room.finish(node.run_id, outcome))
@@ -225,7 +224,7 @@ class Spawns(RuleBasedStateMachine):
     def cancel(self, dice: Random) -> None:
         """A receipt for each run below that does not outlive it."""
         node = self.pick(dice)
-        if node is self.root and dice.random() < 0.6:
+        if node is self.root and dice.random() < 0.9:
             return
         bound = list(node.bound()) if node.open else []
         answer = self.do(self.room.client.cancel(node.run_id))
@@ -348,19 +347,11 @@ class Spawns(RuleBasedStateMachine):
             assert len(self.room.answers(join.node.run_id, join.slot)) == (join.told is not None)
 
 
-ALWAYS = (
-    "children",
-    "again",
-    "told at once",
-    "joins",
-    "succeeded",
-    "cancelled with receipts",
-    "FANOUT_EXCEEDED",
-    "QUOTA_EXCEEDED",
-)
+ALWAYS = ("children", "again", "told at once", "joins", "succeeded")
 EVERYTHING = (
     *ALWAYS,
-    *("DEPTH_EXCEEDED", "BUDGET_EXHAUSTED", "PARENT_CLOSED", *REFUSED, "failed", "losers", "calls", "raises", "revoked"),
+    *("DEPTH_EXCEEDED", "FANOUT_EXCEEDED", "QUOTA_EXCEEDED", "BUDGET_EXHAUSTED", "PARENT_CLOSED", *REFUSED),
+    *("failed", "losers", "calls", "raises", "revoked", "cancelled with receipts"),
     *("two spawns, one made", "spawn beside cancel, made", "spawn beside cancel, refused"),
 )
 MANY = 80
@@ -378,7 +369,7 @@ async def test_any_life_of_a_tree_is_what_was_asked_of_it(stack_db: StackDatabas
         Spawns.room, Spawns.loop, Spawns.did = room, asyncio.get_running_loop(), Counter()
         bounds = settings(
             max_examples=ROUNDS * 4 // 7,
-            stateful_step_count=14,
+            stateful_step_count=12,
             phases=[Phase.generate],  # a failure is told as it was met: to shorten it takes minutes
             deadline=None,
             derandomize=True,
