@@ -7,7 +7,7 @@ with it all below that does not outlive it.
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
-MOST_CHILDREN, MOST_DEPTH, MOST_ACTIVE = 5, 2, 6
+MOST_CHILDREN, MOST_DEPTH, MOST_ACTIVE = 5, 2, 4
 """Of a run, below the root, of the tenant."""
 
 

@@ -108,7 +108,7 @@ class Spawns(RuleBasedStateMachine):
             self.lift,
             self.revoke,
         )
-        (move,) = dice.choices(moves, (6, 2, 2, 4, 4, 2, 3, 1, 2, 1))
+        (move,) = dice.choices(moves, (5, 1, 1, 5, 4, 2, 3, 1, 2, 2))
         move(dice)
         while ended := sum(join.judged() for join in self.joins):
             self.did["losers"] += ended
@@ -121,12 +121,12 @@ class Spawns(RuleBasedStateMachine):
         return [dice.choice([0, 0, 10, 40, 90]) for _ in range(dice.choice([1, 1, 2, 3, 5]))]
 
     async def tell(self, *events: ev.Event) -> None:
-        """Until each is obeyed, as the outbox does."""
-        for event in events:
-            await wait_until(lambda event=event: self._applied(event), what="a command that is obeyed")
+        """In one batch, until each is obeyed, as the outbox does."""
 
-    async def _applied(self, event: ev.Event) -> bool:
-        return await self.room.tell(event) == [APPLIED]
+        async def applied() -> bool:
+            return set(await self.room.tell(*events)) == {APPLIED}
+
+        await wait_until(applied, what="commands that are obeyed")
 
     def judged(self, node: Node, event: ev.Event, slices: Sequence[int], independent: bool, why: set[str]) -> bool:
         """What became of a command that was told, against every reason that there is; whether it was made."""
@@ -156,7 +156,7 @@ class Spawns(RuleBasedStateMachine):
 
     def spawn(self, dice: Random) -> None:
         """Once, or several times at once: it is one command."""
-        node, slices, independent = self.pick(dice), self.slices(dice), dice.random() < 0.15
+        node, slices, independent = self.pick(dice), self.slices(dice), dice.random() < 0.25
         why = node.why_not(slices, self.active)
         event = self.event(node, slices, independent)
         times = dice.choice([1, 1, 3])
@@ -198,7 +198,10 @@ class Spawns(RuleBasedStateMachine):
             self.did["spawn beside cancel, made" if made else "spawn beside cancel, refused"] += ends
             return
         second = self.event(node, slices, False)
-        self.do(self.all_at_once(self.tell(first), self.tell(second)))
+        if dice.random() < 0.5:
+            self.do(self.tell(first, second))
+        else:
+            self.do(self.all_at_once(self.tell(first), self.tell(second)))
         found = [bool(self.do(self.made(node, event.command_recorded.slot))) for event in (first, second)]
         both = [(first, one), (second, slices)]
         for at in sorted((0, 1), key=lambda at: not found[at]):  # who was made came first; both refused: each by itself
@@ -272,7 +275,7 @@ class Spawns(RuleBasedStateMachine):
         """From a run and all that ends with it."""
         holding = [node for node in self.root.all() if node.open and node.holds]
         if holding:
-            node = dice.choice(holding)
+            node = max(dice.choice(holding), dice.choice(holding), key=lambda one: len(list(one.bound())))
             self.do(self.room.client.trees.revoke(node.run_id, [PUSH], "no more of it"))
             for one in (node, *node.bound()):
                 one.holds = False
