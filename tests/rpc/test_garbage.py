@@ -23,6 +23,8 @@ from google.protobuf.message import Message
 from google.protobuf.message_factory import GetMessageClass
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from runway.common.v1 import common_pb2, policy_pb2
+from runway.gateway.v1 import bucket_service_pb2 as bu
+from runway.gateway.v1 import bucket_service_pb2_grpc
 from runway.internal.fence.v1 import lease_pb2
 from runway.launch.v1 import launch_service_pb2 as la
 from runway.launch.v1 import scope_service_pb2, scope_service_pb2_grpc
@@ -313,7 +315,8 @@ async def test_nonsense_is_refused_with_a_reason_and_stores_nothing(six: Target6
 
 
 async def reopen(six: Target6) -> None:
-    """Opens the owner again: among the noise may be a stop of it, or a hold of its queue, that is quite right."""
+    """Opens the owner again: among the noise may be a stop of it, a hold of its queue, or a bucket before what the step may call,
+    that is quite right."""
     scopes = scope_service_pb2_grpc.ScopeServiceStub(six.channels["control"])
     kind = scope_service_pb2.SCOPE_KIND_TENANT
     request = scope_service_pb2.ReleaseScopeRequest(kind=kind, name="acme", reason="the noise is over", actor="tests")
@@ -325,6 +328,10 @@ async def reopen(six: Target6) -> None:
     for hold in (await control.ListHolds(ct.ListHoldsRequest(), metadata=six.headers())).holds:
         release = ct.ReleaseHoldRequest(kind=hold.kind, name=hold.name, reason="the noise is over", actor="tests")
         await control.ReleaseHold(release, metadata=six.headers())
+    buckets = bucket_service_pb2_grpc.BucketServiceStub(six.channels["control"])
+    for bucket in (await buckets.ListBuckets(bu.ListBucketsRequest(), metadata=six.headers())).buckets:
+        remove = bu.RemoveBucketRequest(name=bucket.name, reason="the noise is over", actor="tests")
+        await buckets.RemoveBucket(remove, metadata=six.headers())
 
 
 async def work_goes_on(six: Target6) -> None:

@@ -59,7 +59,7 @@ class EtcdMembers:
         """Shards belong to whom hashing says again; those that had been given."""
         try:
             return await self._known().take_back(shards)
-        except EtcdUnavailable:
+        except (EtcdUnavailable, grpc.aio.AioRpcError):
             raise unreachable("etcd") from None
 
     def _known(self) -> ShardElections:
