@@ -1,5 +1,5 @@
-"""Authoritative for how long a resolved API key is believed: a second, half a second where it is unknown, and up to 10 minutes
-while the authority cannot be asked. One that expires is refused at once.
+"""Authoritative for how long a resolved API key is believed: a second from when it was asked for, half a second where it is unknown,
+and up to 10 minutes while the authority cannot be asked. One that expires is refused at once.
 
 A key that is in use is asked for again, beside the calls, before its second is over, so that no call waits for it. Can go
 wrong: the authority is away, or slower than `patience_ms`. Then what was known is believed on, and asked for again each
@@ -90,7 +90,9 @@ class CachedDirectory:
         return asking
 
     async def _ask(self, key_digest: bytes) -> Caller | None:
-        """Runs in a task of its own, so that a caller who goes away takes nobody's answer along."""
+        """Runs in a task of its own, so that a caller who goes away takes nobody's answer along. The answer is as old as the
+        question: a key may have been revoked while it was on its way."""
+        began_ms = self._clock.monotonic_ms()
         try:
             caller = await self._directory.resolve(key_digest)
         except Refusal as refusal:
@@ -111,7 +113,7 @@ class CachedDirectory:
         finally:
             self._asking.pop(key_digest, None)
         CALLER_CACHE.labels("unknown" if caller is None else "miss").inc()
-        self._entries[key_digest] = _Entry(caller, self._clock.monotonic_ms())
+        self._entries[key_digest] = _Entry(caller, began_ms)
         self._entries.move_to_end(key_digest)
         while len(self._entries) > self._size:
             self._entries.popitem(last=False)

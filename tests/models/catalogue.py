@@ -14,6 +14,7 @@ from tests.models.fence import FenceModel
 from tests.models.grant import GrantModel
 from tests.models.handover import HandoverModel
 from tests.models.join import JoinModel
+from tests.models.keys import KeysModel
 from tests.models.launch import LaunchModel
 from tests.models.leader import LeaderModel
 from tests.models.pause import PauseModel
@@ -37,6 +38,7 @@ _ALL: Sequence[type[Model[Any]]] = (
     HandoverModel,
     PauseModel,
     QuestionModel,
+    KeysModel,
 )
 MODELS: Mapping[str, type[Model[Any]]] = {model.name: model for model in _ALL}
 

@@ -34,13 +34,18 @@ class Directory:
         self.away = False
         self.gate = asyncio.Event()
         self.gate.set()
+        self.late: asyncio.Event | None = None
+        """What the answer waits for on its way back."""
 
     async def resolve(self, key_digest: bytes) -> Caller | None:
         self.asked += 1
         await self.gate.wait()
         if self.away:
             raise unreachable("launch")
-        return self.known.get(key_digest)
+        found = self.known.get(key_digest)
+        if self.late is not None:
+            await self.late.wait()
+        return found
 
 
 @pytest.mark.requirement("sec.tenant")
@@ -62,6 +67,22 @@ async def test_a_known_key_is_believed_for_a_second_and_asked_for_again_beside_t
     directory.known.clear()
     clock.ms += 1_000
     assert await cache.resolve(b"anna") is None, "never believed beyond a second where the authority answers"
+
+
+@pytest.mark.requirement("sec.tenant")
+async def test_an_answer_that_was_long_on_its_way_is_believed_from_when_it_was_asked_for() -> None:
+    clock, directory = Hands(), Directory()
+    directory.late = asyncio.Event()
+    cache = CachedDirectory(directory, clock)
+    asking = asyncio.create_task(cache.resolve(b"anna"))
+    while not directory.asked:
+        await asyncio.sleep(0)
+    directory.known.clear()  # revoked: launch had read its row before
+    clock.ms += 900
+    directory.late.set()
+    assert await asking == ANNA
+    clock.ms += 100
+    assert await cache.resolve(b"anna") is None, "a second after the question, not after its answer"
 
 
 @pytest.mark.requirement("sec.tenant")
