@@ -1,5 +1,5 @@
-"""Authoritative for how long a resolved API key is believed: a second from when it was asked for, half a second where it is unknown,
-and up to 10 minutes while the authority cannot be asked. One that expires is refused at once.
+"""Authoritative for how long a resolved API key is believed: a second from when it was asked for, half a second where it is
+unknown, and up to 10 minutes while the authority cannot be asked. One that expires is refused at once.
 
 A key that is in use is asked for again, beside the calls, before its second is over, so that no call waits for it. Can go
 wrong: the authority is away, or slower than `patience_ms`. Then what was known is believed on, and asked for again each
