@@ -201,15 +201,24 @@ async def child_asks(hand: Hand) -> None:
 
 
 async def hold_meets_grant(hand: Hand) -> None:
-    """A step is held while a grant of it is on its way into the rows."""
-    run = hand.launch("chain", Plan(naps_s=0.5))
-    await hand.granted(run, "first")
-    trap = hand.world.gate.traps.set("a grant", lambda one: one.name == "put_leased")
-    leader = hand.member((await trap.caught()).owner)
-    hand.world.network.avoided |= {*SCHEDULERS} - {leader.name}
+    """A step is held while a grant of it is on its way into the rows; the other process reads of the hold at once."""
+    world = hand.world
+    first = world.gate.traps.set("a first grant", lambda one: one.name == "put_leased")
+    run = hand.launch("chain", Plan(naps_s=2.0))
+    leader = hand.member((await first.caught()).owner)
+    first.release()
+    others = world.gate.traps.set(
+        "what the other reads of holds", lambda one: one.name == "read_in_force" and one.owner is not leader.process
+    )
+    await others.caught()
+    grant = world.gate.traps.set("a grant", lambda one: one.name == "put_leased")
+    await grant.caught()
+    world.network.avoided |= {*SCHEDULERS} - {leader.name}
     holding = hand.hold(run, "second", 3.0)
-    await asyncio.sleep(0.7 * IN_TRANSACTION_S)
-    trap.release()
+    await asyncio.sleep(0.2 * IN_TRANSACTION_S)
+    others.release()
+    await asyncio.sleep(0.6 * IN_TRANSACTION_S)
+    grant.release()
     await holding
     await hand.until("the end of the run", lambda: run.settled)
 

@@ -77,8 +77,8 @@ def _plans_go_on() -> None:
 def _who_acted_is_all() -> None:
     asked = HoldDesk._who
 
-    async def who(self: Any, revision: int) -> Any:
-        return [one for one in await asked(self, revision) if one.acted]
+    async def who(self: Any, *revision: Any) -> Any:
+        return [one for one in await asked(self, *revision) if one.acted]
 
     HoldDesk._who = who  # type: ignore[method-assign]
 
