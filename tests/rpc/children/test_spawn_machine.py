@@ -336,6 +336,9 @@ class Spawns(RuleBasedStateMachine):
             if node.open:
                 self.do(self.room.client.cancel(node.run_id))
                 node.end("cancelled")
+                if node is self.root and any(one.open for one in node.all()):  # what is independent goes on
+                    self.do(self.matches())
+                    self.did["outlived"] += 1
         self.do(self.matches())
         self.do(self.over())
 
@@ -354,7 +357,7 @@ ALWAYS = ("children", "again", "told at once", "joins", "succeeded")
 EVERYTHING = (
     *ALWAYS,
     *("DEPTH_EXCEEDED", "FANOUT_EXCEEDED", "QUOTA_EXCEEDED", "BUDGET_EXHAUSTED", "PARENT_CLOSED", *REFUSED),
-    *("failed", "losers", "calls", "raises", "revoked", "cancelled with receipts"),
+    *("failed", "losers", "calls", "raises", "revoked", "cancelled with receipts", "outlived"),
     *("two spawns, one made", "spawn beside cancel, made", "spawn beside cancel, refused"),
 )
 MANY = 80
