@@ -8,7 +8,8 @@ REPO ?=
 TESTS ?=
 SEED ?=
 ROUNDS ?=
-FUZZ := tests/rpc/test_garbage.py tests/rpc/test_garbage_internal.py tests/unit/decoders
+FUZZ := tests/rpc/test_garbage.py tests/rpc/test_garbage_internal.py tests/unit/decoders \
+	tests/rpc/launch/test_run_machine.py tests/rpc/children/test_ledger.py tests/rpc/children/test_spawn_machine.py tests/rpc/approvals/test_machine.py
 SECONDS ?=
 RUNS ?=
 MINUTES ?=
@@ -50,8 +51,8 @@ chaos: $(READY)  ## every drill on real processes, reports in build/chaos; DRILL
 models: $(READY)  ## the protocols as explicit-state models within wide bounds, and every mutant; minutes
 	$(BIN)/python -m tests.models
 
-fuzz: $(READY)  ## nonsense for every RPC, event and decoder, for minutes; SEED=… and ROUNDS=… replay what it printed
-	@seed=$(or $(SEED),$$(od -An -N4 -tu4 /dev/urandom | tr -d ' ')); rounds=$(or $(ROUNDS),60); \
+fuzz: $(READY)  ## nonsense for every RPC, event and decoder, and random lives of runs, ledgers, approvals and spawns, for minutes; SEED=… and ROUNDS=… replay what it printed
+	@seed=$(or $(SEED),$$(od -An -N4 -tu4 /dev/urandom | tr -d ' ')); rounds=$(or $(ROUNDS),80); \
 	echo "seed $$seed, $$rounds rounds; again: make fuzz SEED=$$seed ROUNDS=$$rounds"; \
 	RUNWAY_TEST_SEED=$$seed RUNWAY_TEST_GARBAGE_ROUNDS=$$rounds $(BIN)/python -m pytest --timeout 1800 $(FUZZ)
 

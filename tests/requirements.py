@@ -117,8 +117,8 @@ REQUIREMENTS: dict[str, Requirement] = {
         "000 002",
     ),
     "gw.budget": Requirement(
-        "Reserve, commit, refund inside the run's envelope: parallel calls and children cannot overspend it; at the cap a run waits "
-        "and goes on when its budget is raised.",
+        "Reserve, commit, refund inside the run's envelope: parallel calls and children cannot overspend it; at the cap a call that "
+        "asks to wait waits, and goes on when the run's budget is raised.",
         "000 002",
     ),
     "money.settle": Requirement(

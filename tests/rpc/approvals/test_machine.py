@@ -8,16 +8,14 @@ to the loop that the services live in. Can go wrong: a machine that does nothing
 
 import asyncio
 import json
-import os
 from collections import Counter
 from collections.abc import Sequence
 from random import Random
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import initialize, invariant, rule, run_state_machine_as_test
+from hypothesis.stateful import initialize, invariant, rule
 
 from libs.kernel.refusal import Refusal
 from libs.testkit.clocks import ManualClock
@@ -27,8 +25,8 @@ from tests.rpc.approvals.hands import BAD, GOOD, TOO_LATE, Hands
 from tests.rpc.approvals.model import MAY, NEED, Case, Life, matches
 from tests.rpc.approvals.room import APPROVED, PENDING, STALE
 from tests.rpc.gateway.provider import provider_on_loopback
+from tests.rpc.machines import ROUNDS, play
 
-ROUNDS = int(os.environ.get("RUNWAY_TEST_GARBAGE_ROUNDS", "14"))
 SEED = st.integers(0, 2**32 - 1)
 """What else a rule chooses: Hypothesis draws what is small and the same much too often for people who must agree."""
 
@@ -338,15 +336,7 @@ async def test_any_life_of_approvals_is_what_people_said(stack_db: StackDatabase
         monkeypatch.setenv("RUNWAY_GATEWAY_HTTP_TARGETS", json.dumps({"api": {"base_url": provider.url, "settle_ms": 0}}))
         async with opened_desk(stack_db, provider, ManualClock()) as desk:
             Approvals.desk, Approvals.loop, Approvals.did = desk, asyncio.get_running_loop(), Counter()
-            bounds = settings(
-                max_examples=3 * ROUNDS // 2,
-                stateful_step_count=16,
-                phases=[Phase.generate],  # a failure is told as it was met: to shorten it takes minutes
-                deadline=None,
-                derandomize=True,
-                suppress_health_check=list(HealthCheck),
-            )
-            await asyncio.to_thread(run_state_machine_as_test, Approvals, settings=bounds)
+            await play(Approvals, 3 * ROUNDS // 2, 16)
     did = [name for name in EVERYTHING if Approvals.did[name]]
     assert set(ALWAYS) <= set(did), Approvals.did
     assert len(did) >= (len(EVERYTHING) if ROUNDS >= MANY else len(EVERYTHING) // 2), Approvals.did

@@ -5,15 +5,13 @@ nothing to do. It counts what it did, and a run that made no child and no raise 
 """
 
 import asyncio
-import os
 from collections import Counter
 from collections.abc import Coroutine
 from typing import Any, ClassVar
 
 import pytest
-from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule, run_state_machine_as_test
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from runway.events.v1 import events_pb2 as ev
 from runway_sdk import RunStopped, Unavailable, step, workflow
 from runway_sdk.errors import BudgetExhausted
@@ -21,8 +19,8 @@ from runway_sdk.errors import BudgetExhausted
 from libs.testkit.fixtures import StackDatabase
 from libs.testkit.waiting import wait_until
 from tests.rpc.children.room import Room, opened_room
+from tests.rpc.machines import ROUNDS, play
 
-ROUNDS = int(os.environ.get("RUNWAY_TEST_GARBAGE_ROUNDS", "14"))
 TREE = """
 WITH RECURSIVE tree AS (
     SELECT r.run_id FROM run AS r WHERE r.run_id = $1
@@ -166,12 +164,5 @@ async def test_ledgers_sum_after_every_random_sequence(stack_db: StackDatabase) 
     async with opened_room(stack_db) as room:
         await room.client.publish(workflow("tree", steps=[act], independent_children=True))
         Ledger.room, Ledger.loop, Ledger.did = room, asyncio.get_running_loop(), Counter()
-        bounds = settings(
-            max_examples=ROUNDS * 6 // 7,
-            stateful_step_count=14,
-            deadline=None,
-            derandomize=True,
-            suppress_health_check=list(HealthCheck),
-        )
-        await asyncio.to_thread(run_state_machine_as_test, Ledger, settings=bounds)
+        await play(Ledger, ROUNDS * 6 // 7, 14, shorten=True)
         assert min(Ledger.did[name] for name in ("children", "calls", "raises", "held")) > 2, Ledger.did

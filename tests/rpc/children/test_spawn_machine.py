@@ -6,7 +6,6 @@ It counts what it did.
 """
 
 import asyncio
-import os
 from collections import Counter
 from collections.abc import Coroutine, Sequence
 from itertools import chain
@@ -14,9 +13,8 @@ from random import Random
 from typing import Any, ClassVar
 
 import pytest
-from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 from runway.events.v1 import events_pb2 as ev
 from runway_sdk import RunStopped, step, workflow
 from runway_sdk.errors import BudgetExhausted
@@ -25,8 +23,8 @@ from libs.testkit.fixtures import StackDatabase
 from libs.testkit.waiting import wait_until
 from tests.rpc.children.family import MOST_ACTIVE, MOST_CHILDREN, MOST_DEPTH, Join, Node
 from tests.rpc.children.room import APPLIED, Room, opened_room
+from tests.rpc.machines import ROUNDS, play
 
-ROUNDS = int(os.environ.get("RUNWAY_TEST_GARBAGE_ROUNDS", "14"))
 SEED = st.integers(0, 2**32 - 1)
 PUSH = "tool:git.push"
 REFUSED: dict[str, dict[str, Any]] = {
@@ -373,15 +371,7 @@ async def test_any_life_of_a_tree_is_what_was_asked_of_it(stack_db: StackDatabas
             await room.client.publish(flow)
         await room.limit_descendants(MOST_ACTIVE)
         Spawns.room, Spawns.loop, Spawns.did = room, asyncio.get_running_loop(), Counter()
-        bounds = settings(
-            max_examples=ROUNDS * 4 // 7,
-            stateful_step_count=12,
-            phases=[Phase.generate],  # a failure is told as it was met: to shorten it takes minutes
-            deadline=None,
-            derandomize=True,
-            suppress_health_check=list(HealthCheck),
-        )
-        await asyncio.to_thread(run_state_machine_as_test, Spawns, settings=bounds)
+        await play(Spawns, ROUNDS * 4 // 7, 12)
     did = [name for name in EVERYTHING if Spawns.did[name]]
     assert set(ALWAYS) <= set(did), Spawns.did
     assert len(did) >= (len(EVERYTHING) if ROUNDS >= MANY else len(EVERYTHING) * 2 // 3), Spawns.did

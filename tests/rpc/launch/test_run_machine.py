@@ -13,9 +13,8 @@ from uuid import UUID
 
 import asyncpg
 import pytest
-from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule, run_state_machine_as_test
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from runway.events.v1 import events_pb2 as ev
 from runway.launch.v1 import launch_service_pb2 as pb
 from runway_sdk import RequestIdReused, VersionConflict
@@ -24,6 +23,7 @@ from runway_sdk.errors import RunwayError
 
 from services.launch.domain.run import FOLLOWS, RunState
 from tests.rpc.launch.test_run_life import Bench, bench, finished, first_lease
+from tests.rpc.machines import ROUNDS, play
 
 __all__ = ["bench"]
 CLOSED = 2
@@ -293,15 +293,7 @@ async def test_any_life_of_a_run_keeps_to_the_table(bench: Bench) -> None:
     rows = await asyncpg.connect(bench.url)
     try:
         Life.bench, Life.rows, Life.loop, Life.did = bench, rows, asyncio.get_running_loop(), Counter()
-        bounds = settings(
-            max_examples=14,
-            stateful_step_count=30,
-            phases=[Phase.generate],  # a failure is told as it was met: to shorten it takes minutes
-            deadline=None,
-            derandomize=True,
-            suppress_health_check=list(HealthCheck),
-        )
-        await asyncio.to_thread(run_state_machine_as_test, Life, settings=bounds)
+        await play(Life, ROUNDS, 30)
     finally:
         await rows.close()
     wanted = ("launch", "again", "end", "cancel", "pause", "resume", "race", "fork", "conflict")
