@@ -96,7 +96,7 @@ async def matches(desk: Desk, life: Life) -> None:
     for case in life.cases:
         found = shown[case.approval_id]
         told = (found.state, found.need, found.step_key, found.proposal_version, found.HasField("consumed_at"))
-        assert told == (case.state, NEED[case.step], case.step, case.version, case.used), case
+        assert told == (case.state, NEED[case.step], case.step, case.version, case.used), (told, case)
         assert found.expires_at.ToMilliseconds() == case.expires, case
         said = {d.approver: (d.decision == ap.DECISION_APPROVE, d.break_glass) for d in found.decisions}
         assert said == case.said, case
@@ -104,7 +104,7 @@ async def matches(desk: Desk, life: Life) -> None:
     waiting = Counter(case.step for case in life.cases if case.state == PENDING)
     assert max(waiting.values(), default=0) <= 1, "nobody is asked about two proposals of one slot"
     tries = sum(life.tries.values())
-    assert tuple(row) == (tries, tries, 0), "a certificate a try, and no other"
+    assert tuple(row) == (tries, tries, 0), f"a certificate a try, and no other: {tuple(row)} and {life.tries}"
     for step in (ONE, TWO):
         asked = desk.provider.asked(path(run_id, step))
         assert len(asked) == life.tries[step], "what was sent is what was allowed"
