@@ -121,7 +121,7 @@ ruled AS MATERIALIZED (
                       SELECT FROM unnest(a.capabilities) AS rule
                        WHERE rule LIKE 'approval:%' AND split_part(rule, ':', 6) LIKE '@%'
                          AND rule_is_of_step(split_part(rule, ':', 2), a.step_key)))
-           ORDER BY c.expires_ms DESC, c.approval_id LIMIT 1) AS c ON true),
+           ORDER BY c.expires_ms DESC, c.approval_id DESC LIMIT 1) AS c ON true),
 held_back AS MATERIALIZED (SELECT * FROM ruled WHERE need IS NOT NULL AND approval_id IS NULL),
 affordable AS MATERIALIZED (
     SELECT * FROM (SELECT *, fit_sum(hold, free) OVER (PARTITION BY run_id ORDER BY ord
